@@ -17,8 +17,7 @@ up: setup ## run posthouse on this machine and print what to try
 	@scripts/up
 
 down: ## stop the relay and the daemon that `make up` started
-	@scripts/daemon stop
-	@scripts/relay stop
+	@$(BIN)/posthouse down
 
 test: lint check ## everything that has to pass: lint and all tests
 

@@ -51,3 +51,11 @@ class CommandLine:
         out, err = self._capture.readouterr()
         assert isinstance(ended.value.code, int)
         return Outcome(int(ended.value.code), out, err)
+
+
+def put(path: Path, text: str, mode: int = 0o644) -> Path:
+    """Write a file of a user, with its folders, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    path.chmod(mode)
+    return path

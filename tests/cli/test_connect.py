@@ -11,7 +11,7 @@ import pytest
 
 from posthouse.cli import connect
 from posthouse.cli.connect_agents import PROGRAMS
-from tests.cli.command_line import CommandLine
+from tests.cli.command_line import CommandLine, put
 
 TOOLS = tuple(PROGRAMS)
 JSON_TOOLS = tuple(tool for tool, program in PROGRAMS.items() if program.format != "toml")
@@ -26,24 +26,6 @@ FILES = {
 }
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with a project in it, in which the command is run."""
-    (tmp_path / "project").mkdir()
-    monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("CODEX_HOME", "COPILOT_HOME", "XDG_CONFIG_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-@pytest.fixture
-def plain(cli: CommandLine, home: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    """The command line of a user who has not moved the home of posthouse."""
-    monkeypatch.delenv("POSTHOUSE_HOME")
-    return cli
-
-
 def file_of(home: Path, tool: str) -> Path:
     return home / FILES[tool][0]
 
@@ -52,13 +34,6 @@ def servers(home: Path, tool: str) -> Any:
     text = file_of(home, tool).read_text()
     value = tomllib.loads(text) if tool == "codex" else json.loads(text)
     return value[FILES[tool][1]]
-
-
-def put(path: Path, text: str, mode: int = 0o644) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode())
-    path.chmod(mode)
-    return path
 
 
 def test_every_program_that_is_known_can_be_named() -> None:

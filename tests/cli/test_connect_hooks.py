@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from posthouse.cli.connect_hooks import HOOKS
-from tests.cli.command_line import CommandLine
+from tests.cli.command_line import CommandLine, put
 
 FILES = {
     "claude-code": "project/.claude/settings.local.json",
@@ -19,33 +19,12 @@ FILES = {
     "gemini-cli": ".gemini/settings.json",
 }
 EVENTS = {
-    "claude-code": ["SessionStart", "UserPromptSubmit", "PostToolUse", "Stop", "SessionEnd"],
+    "claude-code": ["SessionStart", "UserPromptSubmit", "PostToolUse", "Stop", "StopFailure", "SessionEnd"],
     "codex": ["SessionStart", "UserPromptSubmit", "PostToolUse", "Stop"],
     "cursor": ["sessionStart", "stop", "sessionEnd"],
     "gemini-cli": ["SessionStart", "BeforeAgent", "AfterTool", "SessionEnd"],
 }
 TOOLS = tuple(FILES)
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "project").mkdir()
-    monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("CODEX_HOME", "CLAUDE_CONFIG_DIR", "POSTHOUSE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-@pytest.fixture
-def plain(cli: CommandLine, home: Path) -> CommandLine:
-    return cli
-
-
-def put(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
 
 
 def hooks_of(home: Path, tool: str) -> dict[str, Any]:
@@ -115,12 +94,12 @@ def test_a_new_name_replaces_the_hooks_where_they_stand(plain: CommandLine, home
 
 def test_waiters_of_claude_code_run_in_the_background_and_wake(plain: CommandLine, home: Path) -> None:
     plain("connect", "claude-code", "--wake", "--write")
-    for event in ("SessionStart", "Stop"):
+    for event in ("SessionStart", "Stop", "StopFailure"):
         waiter = hooks_of(home, "claude-code")[event][0]["hooks"][-1]
         assert (waiter["asyncRewake"], waiter["timeout"]) == (True, 86_400)
         assert waiter["command"].endswith("hook claude-code wait")
     rest = [each for each in lines_of(home, "claude-code") if not each.endswith(" wait")]
-    assert [line.split()[-1] for line in rest] == ["session-start", "prompt", "tool", "session-end"]
+    assert [line.split()[-1] for line in rest] == ["session-start", "prompt", "tool", "turn-failed", "session-end"]
 
 
 @pytest.mark.parametrize("tool", TOOLS)

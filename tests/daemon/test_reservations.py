@@ -100,6 +100,18 @@ async def test_shared_reservations_exclude_only_exclusive_ones(local: Local, tre
     assert (await local.reserve("ben", tree / "src")).status == 409
 
 
+async def test_agents_that_share_a_path_may_write_it_and_others_may_not(local: Local, tree: Path) -> None:
+    await local.host.post("/v1/agents", name="cat")
+    for agent in ("ann", "ben"):
+        await local.reserve(agent, tree, mode="shared")
+    path = str(tree / "src" / "api")
+    kept_off = {
+        agent: bool((await local.host.acting_as(agent).ask("GET", "/v1/reservations", params={"path": path}))["items"])
+        for agent in ("ann", "ben", "cat")
+    }
+    assert kept_off == {"ann": False, "ben": False, "cat": True}
+
+
 async def test_two_names_of_one_file_are_one_path(local: Local, tree: Path) -> None:
     (tree / "link").symlink_to(tree / "src")
     await local.reserve("ann", tree / "link" / "api")

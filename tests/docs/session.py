@@ -62,6 +62,7 @@ class Session:
             "PYTHONWARNINGS": "error",
             "NO_COLOR": "1",
             "LANG": "C.UTF-8",
+            "POSTHOUSE_RELAY_LISTEN": "127.0.0.1:0",  # pages that say no port share this machine with others
         }
 
 

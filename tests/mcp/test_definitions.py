@@ -155,10 +155,12 @@ def test_every_tool_is_documented() -> None:
     assert [name for name in TOOLS if f"| `{name}` |" not in page] == []
 
 
-def test_a_message_in_a_list_takes_at_most_60_tokens_beside_its_text() -> None:
+@pytest.mark.parametrize("name", ["build-server", None], ids=["with a name", "without a name"])
+def test_a_message_in_a_list_takes_at_most_60_tokens_beside_its_text(name: str | None) -> None:
     item = InboxItem(
         id="01J", client_message_id="c", message_id="9f86d081884c7d65" * 4, mesh="main", topic="releases.api",
-        sender="ed25519:" + "0" * 64, sender_name="build-server", from_agent="code-reviewer", body="hello", meta=None,
+        sender="ed25519:" + "3b1f9d7a50c2e846" * 4, sender_name=name, from_agent="code-reviewer", body="hello",
+        meta=None,
         received_at="2026-01-01T00:00:00Z", reply_to_id="2c26b46b68ffc68f" * 4, seen_at=None, age_s=7_000,
     )  # fmt: skip
     shown = msgspec.json.encode(show([of_item(item)], None)[0]).decode()

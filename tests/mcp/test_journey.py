@@ -56,6 +56,20 @@ async def test_two_agents_find_each_other_and_exchange_messages(way: Way, mode: 
         assert [message["from"] for message in said] == ["mcp@bob", "mcp@alice"]
 
 
+async def test_an_agent_that_is_renamed_goes_on_under_its_new_name(alice: Host, bob: Host) -> None:
+    async with stdio_agent(directory(alice)) as north, stdio_agent(directory(bob)) as south:
+        assert (await north.call("who"))["you"] == "mcp@alice"
+        assert (await alice.post("/v1/agents/rename", name="mcp", to="postmaster")).status == 200
+        assert (await north.call("who"))["you"] == "postmaster@alice"
+        await south.until("who", lambda found: "postmaster@alice" in names(found))
+        sent = await south.call("send", to="postmaster@alice", message="are you still there?")
+        [asked] = (await north.call("wait", seconds=30))["messages"]
+        assert asked["id"] == sent["id"]
+        await north.call("send", to=asked["from"], message="yes", reply_to=asked["id"])
+        [answer] = (await south.call("wait", seconds=30))["messages"]
+        assert answer["from"] == "postmaster@alice"
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_lock_goes_from_one_agent_to_the_other(way: Way, alice: Host, bob: Host) -> None:
     async with agent_at(way, alice) as north, agent_at(way, bob) as south:

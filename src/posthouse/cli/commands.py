@@ -57,6 +57,8 @@ COMMANDS = {
     "event": "posthouse.cli.event:app",
     "mesh": "posthouse.cli.mesh:app",
     "up": "posthouse.cli.up:up",
+    "down": "posthouse.cli.status:down",
+    "status": "posthouse.cli.status:status",
     "invite": "posthouse.cli.up:invite",
     "join": "posthouse.cli.join:join",
     "use": "posthouse.cli.join:use",

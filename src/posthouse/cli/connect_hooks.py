@@ -123,6 +123,7 @@ HOOKS: dict[str, HookFile] = {
             "UserPromptSubmit": _group("prompt"),
             "PostToolUse": _group("tool", matcher="*"),
             "Stop": _group(WAIT),
+            "StopFailure": _group("turn-failed", WAIT),
             "SessionEnd": _group("session-end"),
         },
         {},
@@ -182,7 +183,7 @@ GUARD = HookFile(
 
 def hook(
     program: Annotated[str, Parameter(help="The coding agent that runs the hook, such as claude-code.")],
-    event: Annotated[str, Parameter(help="session-start, prompt, tool, turn-end, session-end or wait.")],
+    event: Annotated[str, Parameter(help="session-start, prompt, tool, turn-end, turn-failed, session-end or wait.")],
     /,
     *,
     as_: Annotated[

@@ -21,7 +21,7 @@ from posthouse.cli.daemon_home import adopt, backup, leave, ps, restore, rotate_
 from posthouse.cli.daemon_outbox import app as outbox
 from posthouse.cli.daemon_start import StartOptions, daemon_pid, ensure_daemon, existing_mesh
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
-from posthouse.cli.output import PLAIN, Output
+from posthouse.cli.output import PLAIN, Output, table
 from posthouse.cli.service import install_service, uninstall_service
 from posthouse.model.errors import error
 
@@ -288,6 +288,40 @@ def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = 
     )
 
 
+def hooks(
+    *,
+    retry: Annotated[str | None, Parameter(help="Try the parked events of this hook again now.")] = None,
+    drop: Annotated[str | None, Parameter(help="Give the parked events of this hook up.")] = None,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """List the hooks of the settings file and their parked events, whose commands keep failing.
+
+    For example:
+
+        posthouse daemon hooks
+        posthouse daemon hooks --retry archive
+        posthouse daemon hooks --drop archive --json
+    """
+    if retry is not None and drop is not None:
+        raise error("usage", text="give either --retry or --drop")
+    with daemon_options.client() as daemon:
+        if retry is not None or drop is not None:
+            changed = daemon.change_parked(retry or drop or "", "drop" if retry is None else "retry")
+            verb = "given up" if retry is None else "tried again"
+            output.result(changed, f"{changed['count']} events of {changed['hook']} are {verb}")
+            return
+        found = daemon.event_hooks()
+    rows = [
+        (each["hook"], each["event"], each["ref"], each["attempts"], each["last_exit"], each["next_at"])
+        for each in found["parked"]
+    ]
+    listed = table(
+        ("hook", "event", "parked"), [(each["name"], each["event"], each["parked"]) for each in found["items"]]
+    )
+    output.result(found, listed if not rows else table(("hook", "event", "about", "attempts", "exit", "next"), rows))
+
+
 app = noun("daemon", "Run the daemon of this host: outbox, inbox and a local API for programs.")
 app.command(up, name="up")
 app.command(down, name="down")
@@ -305,4 +339,5 @@ app.command(remint, name="remint")
 app.command(recover, name="recover")
 app.command(install_service, name="install-service")
 app.command(uninstall_service, name="uninstall-service")
+app.command(hooks, name="hooks")
 app.command(outbox, name="outbox")

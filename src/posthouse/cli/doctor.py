@@ -323,6 +323,11 @@ def _examine_daemon(name: str, health: Health) -> Iterator[Finding]:
     else:
         reason = health.relay_error or f"it is not connected to {health.relay}"
         yield warn(name, reason, "Messages wait in the outbox. `posthouse daemon logs` shows more.")
+    if health.parked_events:
+        text = f"the commands of [[hook]] keep failing for {health.parked_events} events"
+        yield warn(
+            f"{name} hooks", text, "`posthouse daemon hooks` shows them; they are tried again until they succeed."
+        )
     if health.clock_warning is not None:
         report = warn if health.clock_trusted else fail
         yield report("clock", health.clock_warning, "Set the clock, for example with `timedatectl set-ntp true`.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from posthouse.client import Invite, Membership
+    from posthouse.client.daemon import DaemonClient, Health
     from posthouse.keys import NodeKey
 
 _NAME_MAX = 60  # room for a number behind it
 _NAMES_TRIED = 20
 _TAKEN = frozenset({"member_name_taken", "member_name_similar"})
 _ADMITTED_S = 20.0
+_LOOK_S = 0.05
 
 
 def join(
@@ -150,22 +153,24 @@ def host_name(given: str | None = None) -> str:
     return f"host-{name}" if is_like_key else name
 
 
-def start_and_prove(mesh: str, relay: str | None = None) -> dict[str, Any]:
-    """Start the daemon of a mesh, wait until the relay has admitted it, and send a message from this host to itself."""
-    import time
+def start_and_prove(mesh: str, relay: str | None = None, *, is_proved: bool = False) -> dict[str, Any]:
+    """Start the daemon of a mesh, wait until the relay has admitted it, and send a message from this host to itself.
 
+    With `is_proved` an earlier start has sent that message.
+    """
     from posthouse.cli.daemon_start import StartOptions, ensure_daemon
 
     options = DaemonOptions(mesh=mesh, agent=DEFAULT_INBOX)  # whatever agent runs the command
     started = ensure_daemon(StartOptions(options, relay, is_ephemeral=False, ttl_s=None, tcp="auto"), {})
-    end_s = time.monotonic() + _ADMITTED_S
     with options.client() as daemon:
-        while not (health := daemon.health()).admitted and time.monotonic() < end_s:
-            time.sleep(0.05)
+        health = _wait_admitted(daemon)
         if not health.admitted:
             reason = health.relay_error or "the relay has not admitted this host"
             text = f"the daemon runs (pid {started['pid']}) and is not connected yet: {reason}"
             return {"daemon": started, "admitted": False, "text": text}
+        if is_proved:
+            text = f"the daemon runs (pid {started['pid']}), and the relay has admitted it"
+            return {"daemon": started, "admitted": True, "text": text}
         sent = daemon.send(health.node, f"{health.member or 'this host'} is in the mesh {mesh}")
         # only this message: a wait for all mail would pass over what a person has not read
         arrived = daemon.wait(_ADMITTED_S, peek=True, thread=sent.message_id)
@@ -173,6 +178,14 @@ def start_and_prove(mesh: str, relay: str | None = None) -> dict[str, Any]:
     proof = "a message to itself has arrived" if arrived else "a message to itself is on its way"
     text = f"the daemon runs (pid {started['pid']}), the relay has admitted it, and {proof}"
     return {"daemon": started, "admitted": True, "arrived": bool(arrived), "text": text}
+
+
+def _wait_admitted(daemon: DaemonClient) -> Health:
+    """Wait until the relay has admitted this host or refused it, and return the state of the daemon."""
+    end_s = time.monotonic() + _ADMITTED_S
+    while not ((health := daemon.health()).admitted or health.refusal) and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+    return health
 
 
 def use(

@@ -127,17 +127,23 @@ def down(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
         posthouse relay down
         posthouse relay down --data-dir /var/lib/posthouse/relay --json
     """
+    pid = stop_relay(data_dir)
+    text = "no relay is running" if pid is None else f"stopped the relay (pid {pid})"
+    output.result({"stopped": pid is not None, "pid": pid}, text)
+
+
+def stop_relay(data_dir: Path | None) -> int | None:
+    """Stop the relay of a directory and wait for its end; return its process, None if none runs."""
     from posthouse.cli.detach import stop_process
     from posthouse.model.errors import error
 
     run = read_run(relay_directory(data_dir))
     if run is None:
-        output.result({"stopped": False, "pid": None}, "no relay is running")
-        return
+        return None
     if "pid" not in run:
         raise error("relay_run_unknown", path=str(relay_directory(data_dir) / RUN_NAME))
     stop_process(run["pid"], slow="relay_stop_slow")
-    output.result({"stopped": True, "pid": run["pid"]}, f"stopped the relay (pid {run['pid']})")
+    return int(run["pid"])
 
 
 def status(*, data_dir: DataDir = None, output: Output = PLAIN) -> int:
@@ -150,13 +156,13 @@ def status(*, data_dir: DataDir = None, output: Output = PLAIN) -> int:
     """
     directory = relay_directory(data_dir)
     run = read_run(directory)
-    health = _ask_health(run["url"]) if run else "not running" if run is None else "starting or stopping"
+    health = ask_health(run["url"]) if run else "not running" if run is None else "starting or stopping"
     value = {"running": run is not None, "health": health, "data_dir": str(directory), **(run or {})}
     output.result(value, "\n".join(f"{name:<9}{shown}" for name, shown in value.items()))
     return Exit.OK if health == "ok" else Exit.UNREACHABLE
 
 
-def _ask_health(url: str) -> str:
+def ask_health(url: str) -> str:
     """Return "ok", or why the relay does not accept events."""
     import http.client
     import json

@@ -1,4 +1,4 @@
-"""`posthouse up`, `posthouse invite`: a relay and a daemon on this machine, and the line for another host.
+"""`posthouse up`, `posthouse invite`: what this machine runs, and the line for another host.
 
 `up` is safe to repeat: it starts what does not run. A relay that other machines can reach gets a certificate of its
 own if none is given; invites carry its fingerprint, so no authority is needed.
@@ -19,9 +19,10 @@ from cyclopts import Parameter
 from posthouse.cli.config import Settings, find_home, load_settings, setting_tokens
 from posthouse.cli.join import mesh_directory, start_and_prove, take_name
 from posthouse.cli.mesh_invites import ONE_MEMBER, InviteOptions
-from posthouse.cli.options import DEFAULT_RELAY, RelayOptions, default_mesh
+from posthouse.cli.options import DEFAULT_DAEMON, DEFAULT_RELAY, RelayOptions, default_mesh
 from posthouse.cli.output import PLAIN, Output
 from posthouse.model.clock import system_clock
+from posthouse.model.errors import error
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.node import DEFAULT_MESH
 
@@ -43,8 +44,9 @@ def up(
 ) -> None:
     """Run a relay and a daemon on this machine, in the background, and give this host a name; safe to repeat.
 
-    With a --listen that other machines can reach, the relay uses TLS; it makes a certificate if none is configured.
-    `posthouse invite` prints the line for another host.
+    A host that uses the relay of another machine, because it joined a mesh there or is configured so, gets a daemon
+    only. With a --listen that other machines can reach, the relay uses TLS; it makes a certificate if none is
+    configured. `posthouse invite` prints the line for another host, `posthouse down` stops what runs.
 
     For example:
 
@@ -52,19 +54,74 @@ def up(
         posthouse up --listen 0.0.0.0:7420
         posthouse up --listen 127.0.0.1:7420 --json
     """
+    from posthouse.cli.daemon_start import daemon_pid
+
+    other = None if listen is not None else other_relay()
+    is_proved = daemon_pid(DEFAULT_DAEMON) is not None
+    if other is None:
+        started = _run_here(listen, name, is_proved=is_proved)
+    else:
+        from posthouse.client import Memberships
+
+        mesh = default_mesh()
+        joined = Memberships.of_home().get(mesh)
+        started = {
+            "relay": None,
+            "mesh": mesh,
+            "name": joined and joined.name,
+            **start_and_prove(mesh, other, is_proved=is_proved),
+        }
+    relay = started["relay"]
+    place = f"the relay is at {other}" if relay is None else f"the relay listens on {relay['url']} (pid {relay['pid']})"
+    named = f"in the mesh {started['mesh']} this host is {started['name'] or 'not a member'}"
+    output.result(started, "\n".join([place, started["text"], named]))
+    output.note("\n".join(["next:", *(f"  {line}" for line in next_steps(is_member=bool(started["name"])))]))
+
+
+def _run_here(listen: str | None, name: str | None, *, is_proved: bool) -> dict[str, Any]:
+    """Run a relay on this machine, and its daemon; return both with the host's name."""
     _ensure_key()
     run = _ensure_relay({} if listen is None else {"relay.listen": listen})
     origin = _local_origin(run["url"])
     _pin(origin, run)
     member = _ensure_member(origin, run["relay"], name)
-    started = start_and_prove(DEFAULT_MESH, origin)
-    lines = [
-        f"the relay listens on {run['url']} (pid {run['pid']})",
-        started["text"],
-        f"in the mesh {DEFAULT_MESH} this host is {member}",
-    ]
-    output.result({"relay": run, "name": member, **started}, "\n".join(lines))
-    output.note("next: posthouse connect claude-code --write; posthouse invite prints the line for another host")
+    started = start_and_prove(DEFAULT_MESH, origin, is_proved=is_proved)
+    return {"relay": run, "mesh": DEFAULT_MESH, "name": member, **started}
+
+
+def other_relay() -> str | None:
+    """Return the address of a relay that this host uses and that is not of this home; None if there is none."""
+    from posthouse.cli.relay_service import relay_directory
+    from posthouse.client import Memberships, parse_relay_url
+    from posthouse.keys import keyfile
+    from posthouse.model.settings_sources import Source
+    from posthouse.relay.server import KEY_NAME
+
+    joined = Memberships.of_home().get(default_mesh())
+    if joined is not None:
+        key = relay_directory(None) / KEY_NAME
+        return None if key.exists() and keyfile.load(key).node == joined.node else joined.relay
+    values = load_settings()
+    configured = values["client.relay"]
+    if configured.source is Source.DEFAULT or configured.value == values.text("relay.listen"):
+        return None
+    return parse_relay_url(values.text("client.relay"), allow_plain=True).origin
+
+
+def next_steps(*, is_member: bool = True) -> list[str]:
+    """Return the commands that a person may type next, each with what it does."""
+    from posthouse.cli.commands import COMMANDS
+
+    if not is_member:
+        return ["posthouse join 'INVITE'                  join the mesh with an invite of one of its admins"]
+    lines = {
+        "connect": "posthouse connect claude-code --write    let a coding agent use posthouse",
+        "send": "posthouse send NAME 'hello'              a message; `posthouse peers` lists the names",
+        "invite": "posthouse invite                         the line that lets another host join",
+        "console": "posthouse console                        see agents and messages in a browser",
+        "down": "posthouse down                           stop what runs",
+    }
+    return [line for command, line in lines.items() if command in COMMANDS]
 
 
 def _ensure_key() -> None:
@@ -87,12 +144,22 @@ def _ensure_relay(given: dict[str, Any]) -> dict[str, Any]:
     values = load_settings(given)
     directory = private_dir(values.path("relay.data_dir").absolute())
     if running := read_run(directory):
+        _check_same_address(given.get("relay.listen"), running)
         return running
     if values["relay.log_file"].value is None:
         given = given | {"relay.data_dir": str(directory), "relay.log_file": str(directory / LOG_NAME)}
     given |= _certificate_settings(values, directory)
     words = ("relay", "up", "--json", *setting_tokens(given))
     return start_detached("relay", words, slow="relay_start_slow")
+
+
+def _check_same_address(listen: str | None, running: dict[str, Any]) -> None:
+    """Refuse an address that differs from the one on which the relay listens already."""
+    host, _, port = (listen or "").rpartition(":")
+    present_host, _, present_port = str(running["listen"]).rpartition(":")
+    if listen is not None and (host != present_host or port not in ("0", present_port)):
+        text = f"the relay listens on {running['listen']} already"
+        raise error("usage", text=text, hint="Stop it first: `posthouse relay down`, then `posthouse up --listen ...`.")
 
 
 def _certificate_settings(values: Settings, directory: Path) -> dict[str, Any]:
@@ -176,7 +243,8 @@ def _pin(origin: str, run: dict[str, Any]) -> None:
     """Pin the key and the certificate of a relay of this machine at first use."""
     from posthouse.client import Pins
 
-    cert = Path(run["data_dir"]) / CERTIFICATE_NAME
+    given = load_settings().optional_path("relay.tls_cert")
+    cert = Path(run["data_dir"]) / CERTIFICATE_NAME if given is None else given
     if origin.startswith("https:") and cert.exists():
         Pins.of_home().trust_certificate(origin, certificate_fingerprint(cert))
     Pins.of_home().check_relay(origin, run["relay"])

@@ -24,7 +24,7 @@ from posthouse.daemon.meshes import MeshTable
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings
 from posthouse.daemon.wake.sessions import find_program
-from posthouse.daemon.wake.user_hooks import ScopedTokens
+from posthouse.daemon.wake.user_hooks import ScopedTokens, UserHooks
 from posthouse.daemon.wake.waker import Waker
 from posthouse.http.call import Call, T, WaitLimit, read_arguments
 from posthouse.http.guard import bearer_token
@@ -51,6 +51,7 @@ class DaemonContext:
     repo_locks: RepoLocks
     waker: Waker
     tokens: ScopedTokens
+    user_hooks: UserHooks
     events: EventHub
     meters: Meters
     #: boot time at which the daemon started
@@ -69,7 +70,7 @@ class DaemonContext:
         self.streams = WaitLimit(limits.streams, "too_many_streams")
         # its tools use the local API, like every other client
         address = DaemonAddress(self.settings.directory)
-        self.mcp = McpServer(address, self.settings.tool_wait_max_s, _program_pid)
+        self.mcp = McpServer(address, self.settings.tool_wait_max_s, _program_pid, self.agents.present_name)
 
     async def wait_for(self, event: asyncio.Event, seconds: float) -> None:
         """Wait until the event is set, the time is over, or the daemon stops."""

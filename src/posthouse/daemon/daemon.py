@@ -27,6 +27,7 @@ from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.housekeeping import keep_agents
 from posthouse.daemon.ipc.local_server import LocalServer
 from posthouse.daemon.ipc.openapi import ROUTES
+from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.meshes import MeshTable
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings
@@ -135,6 +136,7 @@ class Daemon:
             self.repo_locks,
             self.waker,
             self.tokens,
+            self.user_hooks,
             self.events,
             self.meters,
             self._started_ns,
@@ -171,7 +173,6 @@ class Daemon:
         self.repo_locks = RepoLocks(lambda: self.meshes.get(None).uplink.client.locks, lambda: self.reservations.active)
         self.reservations.on_end = self.repo_locks.release_unused
         self._start_task(self.repo_locks.run())
-        await self.user_hooks.prepare()
         self._start_task(self.user_hooks.run())
 
     async def _open_hooks(self) -> None:
@@ -180,6 +181,7 @@ class Daemon:
         self.user_hooks = UserHooks(self.settings.hooks, store, self._journals, self.meshes.name_of, self.tokens)
         await self.user_hooks.prepare()  # before the first uplink connects
         self.meshes.kept_after = self.user_hooks.kept_after
+        self.meshes.on_open = lambda node: self.user_hooks.begin(_journals_of(node))
         self.meshes.on_uplink = lambda node, is_connected: self.user_hooks.note_uplink(
             node.mesh, node.settings.relay, is_connected=is_connected
         )
@@ -188,8 +190,7 @@ class Daemon:
 
     def _journals(self) -> list[Source]:
         home = Source("", "home", self.agents.store)
-        inboxes = [Source(node.mesh, "inbox", node.inbox.store) for node in self.meshes]
-        return [home, *inboxes, *(Source(node.mesh, "outbox", node.outbox.store) for node in self.meshes)]
+        return [home, *(source for node in self.meshes for source in _journals_of(node))]
 
     def _store_failure_handler(self) -> Callable[[Fatal], None]:
         """Return the callback that a store calls, on any thread, when it can write no more.
@@ -231,3 +232,7 @@ class Daemon:
         elif failure is not None:
             log.error("task_failed", exc_info=failure)
             self.end(error("internal", reason=f"{type(failure).__name__}: {failure}"))
+
+
+def _journals_of(node: MeshNode) -> list[Source]:
+    return [Source(node.mesh, "inbox", node.inbox.store), Source(node.mesh, "outbox", node.outbox.store)]

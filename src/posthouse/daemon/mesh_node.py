@@ -8,7 +8,7 @@ good leaves the stores open, so that mail stays readable; `failure` says why.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -49,6 +49,10 @@ from posthouse.model.limits import BODY_MAX_BYTES
 from posthouse.model.ulid import UlidGenerator
 
 log = structlog.get_logger(__name__)
+
+
+async def ignore_open(_node: MeshNode) -> None:
+    """Do nothing when a mesh opens."""
 
 
 class MeshNode:
@@ -97,6 +101,8 @@ class MeshNode:
         self.on_uplink: Callable[[MeshNode, bool], None] = lambda _node, _is_connected: None
         #: returns the seq after which a journal must not be pruned, None if it may be
         self.kept_after: KeptAfter = keep_nothing
+        #: awaited with the open node before anything is received or sent
+        self.on_open: Callable[[MeshNode], Awaitable[None]] = ignore_open
         #: callback(failure) after the uplink has ended for good
         self.on_failed: Callable[[PosthouseError], None] = lambda _failure: None
         #: callback(task) when any other task ends
@@ -137,6 +143,7 @@ class MeshNode:
         self._assemble()
         self._check_max_age()
         await self.mailroom.move_renamed()
+        await self.on_open(self)
         await self._open_bridge()
         await self.housekeeper.measure()
         self._start_task(self.uplink.run(), self._on_uplink_end)

@@ -8,7 +8,7 @@ only if no mesh is left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import structlog
@@ -18,7 +18,7 @@ from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.housekeeping import KeptAfter, keep_nothing
 from posthouse.daemon.inbox.inbox import InboxItem
-from posthouse.daemon.mesh_node import MeshNode
+from posthouse.daemon.mesh_node import MeshNode, ignore_open
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings, MeshSettings
 from posthouse.model.address import Address
@@ -54,6 +54,8 @@ class MeshTable:
         self.on_new: Callable[[Sequence[InboxItem]], None] = lambda _items: None
         #: callback(node, is connected) when an uplink was connected or lost
         self.on_uplink: Callable[[MeshNode, bool], None] = lambda _node, _is_connected: None
+        #: awaited with each node that opens, before it receives or sends anything
+        self.on_open: Callable[[MeshNode], Awaitable[None]] = ignore_open
         #: returns the seq after which a journal must not be pruned, None if it may be
         self.kept_after: KeptAfter = keep_nothing
         #: callback(failure) once no mesh is left
@@ -139,7 +141,7 @@ class MeshTable:
         directory = self._directory.mesh(settings.mesh)
         node = MeshNode(settings, directory, self._agents, self._events, self._meters, self._on_fatal)
         node.on_failed, node.on_task_end, node.on_new = self._on_failed, self.on_task_end, self.on_new
-        node.on_uplink, node.kept_after = self.on_uplink, self.kept_after
+        node.on_uplink, node.kept_after, node.on_open = self.on_uplink, self.kept_after, self.on_open
         self.nodes[settings.mesh] = node
         await node.open()
         log.info("mesh_opened", mesh=node.mesh, node=node.key.node, relay=settings.relay)

@@ -105,6 +105,7 @@ DAEMON = (
             "timeout": "True if it was ended after its time limit",
         },
     ),
+    RecordType("hook.dropped", "the name of the hook", {"event_ids": "the parked events that were given up, always"}),
     RecordType("uplink.connected", "the relay"),
     RecordType("uplink.lost", "the relay"),
     RecordType("agent.retired", "the agent's name", {"reason": "why it takes no more mail, always"}),

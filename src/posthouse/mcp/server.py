@@ -60,11 +60,19 @@ class McpServer:
     """The sessions of one daemon."""
 
     def __init__(
-        self, address: DaemonAddress, wait_max_s: int, program_pid: Callable[[int], int] = lambda pid: pid
+        self,
+        address: DaemonAddress,
+        wait_max_s: int,
+        program_pid: Callable[[int], int] = lambda pid: pid,
+        present_name: Callable[[str], str] = lambda name: name,
     ) -> None:
-        """Serve with the tools of the daemon at `address`; `program_pid` finds the program behind a pipe's parent."""
+        """Serve with the tools of the daemon at `address`.
+
+        `program_pid` finds the program behind a pipe's parent, `present_name` the name of an agent after renames.
+        """
         self._address = address
         self.program_pid = program_pid
+        self.present_name = present_name
         self.wait_max_s = wait_max_s
         self.definitions: list[Message] = [tool.definition(wait_max_s) for tool in TOOLS.values()]
         self._clients: dict[tuple[str, str | None], AsyncDaemonClient] = {}
@@ -162,8 +170,7 @@ class McpSession:
     async def agent(self) -> str:
         """Return the name of the agent; register it the first time."""
         async with self._registering:
-            if self._agent is None:
-                self._agent = await self._register()
+            self._agent = await self._register() if self._agent is None else self._server.present_name(self._agent)
             return self._agent
 
     async def _register(self) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,46 +15,98 @@ from posthouse.cli.up import certificate_fingerprint, make_certificate
 from posthouse.client import parse_invite
 from posthouse.keys import keyfile
 from posthouse.model.codes.spec import Exit
+from tests.cli.daemon.machine import Machine
 
-BOUND_S = 120
-
-
-class Machine:
-    """A home of its own, and commands typed there in processes of their own."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self._env = {name: value for name, value in os.environ.items() if not name.startswith(("POSTHOUSE_", "CI"))}
-        self._env["POSTHOUSE_HOME"] = str(home)
-
-    def run(self, *words: str, options: tuple[str, ...] = ("--json",)) -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-m", "posthouse.cli.main", *words, *options)
-        return subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=BOUND_S, check=False)
-
-    def __call__(self, *words: str) -> Any:
-        done = self.run(*words)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    def refusal(self, *words: str) -> Any:
-        done = self.run(*words)
-        assert done.returncode != 0
-        return json.loads(done.stderr.splitlines()[-1])
+FIRST_MESSAGE_S = 10  # from the first command to the first message, on a machine that has nothing else to do
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path / "server")
     yield made
-    made.run("daemon", "down")
-    made.run("relay", "down")
+    made.run("down")
 
 
 @pytest.fixture
 def laptop(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path / "laptop")
     yield made
-    made.run("daemon", "down")
+    made.run("down")
+
+
+def test_two_agents_talk_after_up_and_the_time_to_their_first_message_is_recorded(
+    server: Machine, record_property: Callable[[str, object], None]
+) -> None:
+    begin_s = time.monotonic()
+    server("up")
+    for name in ("ana", "bob"):
+        server("agent", "add", name)
+    server("send", "bob", "the first message", "--agent", "ana")
+    (item,) = server("inbox", "wait", "--agent", "bob", "--timeout", str(FIRST_MESSAGE_S))["items"]
+    record_property("first_message_s", round(time.monotonic() - begin_s, 2))
+    assert (item["body"], item["from_agent"]) == ("the first message", "ana")
+
+
+def test_up_says_what_runs_where_and_what_to_do_next_and_repeating_it_changes_nothing(server: Machine) -> None:
+    first = server.run("up", options=())
+    relay, daemon, name = first.stdout.splitlines()
+    assert relay.startswith("the relay listens on http://127.0.0.1:")
+    assert daemon.endswith("the relay has admitted it, and a message to itself has arrived")
+    assert name == f"in the mesh main this host is {host_name()}"
+    for command in ("posthouse connect claude-code --write", "posthouse send", "posthouse invite", "posthouse down"):
+        assert command in first.stderr
+    assert not (server.home / "key.json").exists(), "one identity: the key of the mesh"
+    server("send", host_name(), "mail for a person")
+    again = server("up")
+    assert (str(again["relay"]["pid"]) in relay, str(again["daemon"]["pid"]) in daemon) == (True, True)
+    assert [item["body"] for item in server("inbox", "wait", "--timeout", "60")["items"]] == ["mail for a person"]
+    assert server.run("up", "--listen", "0.0.0.0:1").returncode == Exit.USAGE
+
+
+def test_status_and_down_tell_the_same_before_and_after_and_can_be_repeated(server: Machine) -> None:
+    stopped = server.run("status")
+    assert stopped.returncode == Exit.UNREACHABLE
+    assert server("down") == {"daemon": {"stopped": False, "pid": None}, "relay": {"stopped": False, "pid": None}}
+    up = server("up")
+    server("agent", "add", "ana", "--program", "claude-code")
+    server("send", "ana", "hello")
+    server("agent", "pause", "ana", "--for", "1h")
+    seen = server("status")
+    assert (seen["relay"]["pid"], seen["relay"]["health"]) == (up["relay"]["pid"], "ok")
+    assert (seen["daemon"]["pid"], seen["daemon"]["writable"]) == (up["daemon"]["pid"], True)
+    (mesh,) = seen["daemon"]["meshes"]
+    assert (mesh["mesh"], mesh["state"], mesh["member"], mesh["admitted"]) == ("main", "connected", host_name(), True)
+    (agent,) = seen["daemon"]["agents"]
+    assert (agent["name"], agent["unread"], agent["paused"] is None) == ("ana", 1, False)
+    shown = server.run("status", options=()).stdout
+    assert "agent ana" in shown and "1 unread" in shown and "paused until" in shown
+    ended = server("down")
+    assert (ended["daemon"]["pid"], ended["relay"]["pid"]) == (up["daemon"]["pid"], up["relay"]["pid"])
+    assert server.run("status").returncode == Exit.UNREACHABLE
+    again = server("up")
+    assert again["name"] == up["name"]
+    assert [item["body"] for item in server("inbox", "--agent", "ana")["items"]] == ["hello"]
+
+
+def test_killed_relay_and_daemon_come_back_with_up(server: Machine) -> None:
+    up = server("up")
+    for pid in (up["relay"]["pid"], up["daemon"]["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    again = server("up")
+    assert (again["admitted"], again["name"]) == (True, up["name"])
+    assert again["relay"]["pid"] != up["relay"]["pid"]
+
+
+def test_up_of_a_host_that_joined_a_relay_elsewhere_runs_no_relay_of_its_own(server: Machine, laptop: Machine) -> None:
+    started = server("up")
+    address = started["relay"]["url"].removeprefix("http://")
+    invite = server("invite", "--address", address)["invite"]
+    joined = laptop("join", invite)
+    laptop("down")
+    again = laptop("up")
+    assert (again["relay"], again["admitted"], again["name"]) == (None, True, joined["name"])
+    assert not (laptop.home / "relay" / "relay.db").exists()
+    assert laptop("status")["relay"]["running"] is False
 
 
 def test_two_hosts_talk_after_up_invite_and_join(server: Machine, laptop: Machine) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 
 from tests.cli.command_line import CommandLine
 from tests.cli.daemon.hosts import Hosts
+from tests.cli.daemon.machine import BOUND_S, Machine
 
 pytestmark = pytest.mark.xdist_group("cli-daemon")
 SECRET = "the words of the message"
@@ -61,3 +65,44 @@ def test_command_of_an_agent_is_set_and_removed(cli: CommandLine, hosts: Hosts) 
     assert cli("agent", "set", "ringing", "--on-mail", "true", *at).value == {"name": "ringing", "on_mail": "true"}
     assert cli("agent", "set", "ringing", "--on-mail", "", *at).value == {"name": "ringing", "on_mail": None}
     assert cli("agent", "set", "rigning", "--on-mail", "true", *at).problem["code"] == "agent_unknown"
+
+
+def test_mail_is_announced_again_after_a_kill_between_its_claim_and_the_end_of_its_command(tmp_path: Path) -> None:
+    machine, out, killed = Machine(tmp_path / "home"), tmp_path / "out", tmp_path / "killed"
+    try:
+        machine("daemon", "up", "--relay", "127.0.0.1:9", "--no-tcp")
+        machine("agent", "add", "bot")
+        command = f"[ -e {killed} ] || {{ touch {killed}; kill -9 $PPID; exit 1; }}; echo $POSTHOUSE_NEW > {out}"
+        machine("agent", "set", "bot", "--on-mail", command)
+        machine("send", "bot", "hello")
+        assert until(killed.exists)
+        assert until(lambda: machine.run("daemon", "status").returncode != 0)
+        machine("daemon", "up", "--relay", "127.0.0.1:9", "--no-tcp")
+        assert until(out.exists)
+    finally:
+        machine.run("down")
+
+
+def test_command_of_an_event_hook_can_pause_the_agent_that_the_event_is_for(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "home")
+    machine.home.mkdir(mode=0o700)
+    words = [sys.executable, "-m", "posthouse.cli.main", "agent", "pause", "--for", "1h", "--reason", "limit"]
+    hook = f'[[hook]]\nname = "pause"\nevent = "received"\ncommand = {json.dumps(shlex.join(words))}\n'
+    (machine.home / "config.toml").write_text(hook)
+    try:
+        machine("daemon", "up", "--relay", "127.0.0.1:9", "--no-tcp")
+        machine("agent", "add", "bot")
+        machine("send", "bot", "hello")
+        assert until(lambda: machine("agent", "ls")["items"][0]["paused"] is not None)
+        (agent,) = machine("agent", "ls")["items"]
+        assert (agent["paused"]["reason"], agent["paused"]["set_by"]) == ("limit", "bot")
+    finally:
+        machine.run("down")
+
+
+def until(is_right: Callable[[], bool]) -> bool:
+    """Look until it is right, within a bound."""
+    end_s = time.monotonic() + BOUND_S
+    while not is_right() and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return is_right()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.daemon.hosts import Host, make_host, restart, running
-from tests.daemon.wake.programs import NOWHERE, SECRET, Start, deliver, heard, hook, programs
+from posthouse.daemon.wake.announcements import Announcer, Claim
+from tests.client.waiting import PATIENCE_S
+from tests.daemon.hosts import Host, eventually, make_host, restart, running
+from tests.daemon.wake.programs import NOWHERE, SECRET, Program, Start, deliver, heard, hook, programs
 
 
 @pytest.fixture
@@ -145,6 +148,65 @@ async def test_hook_that_does_not_exist_is_refused(host: Host, path: str) -> Non
     assert (said.status, said["error"]) == (400, "parameter_invalid")
 
 
+@pytest.mark.parametrize("given", [{"tool_input": "ls -l"}, {"tool_input": None}, {"error": {"code": 1}}])
+async def test_fields_of_another_type_than_one_program_sends_do_not_silence_a_hook(
+    host: Host, start: Start, given: dict[str, Any]
+) -> None:
+    program = start()
+    await hook(host, program, "session-start", "codex")
+    await deliver(host, "codex", sender_name="ana")
+    assert "1 from ana" in heard(await hook(host, program, "tool", "codex", **given))
+
+
 async def test_input_that_is_not_json_is_refused(host: Host) -> None:
     said = await host.ask("POST", "/v1/hooks/codex/prompt", params={"pid": 1}, data=b"\xff")
     assert (said.status, said["error"]) == (400, "body_invalid")
+
+
+# hooks that do not hear the answer
+
+
+async def leave_early(host: Host, program: Program, event: str, claimed: asyncio.Event) -> None:
+    """Run a hook that is killed after the daemon has claimed the messages and before it has the answer."""
+    reader, writer = await asyncio.open_unix_connection(str(host.daemon.directory.socket))
+    head = f"POST /v1/hooks/claude-code/{event}?pid={program.pid} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}"
+    writer.write(head.encode())
+    async with asyncio.timeout(PATIENCE_S):
+        await claimed.wait()
+    writer.transport.abort()
+    await reader.read()
+
+
+@pytest.mark.parametrize("event", ["session-start", "prompt", "tool", "wait"])
+async def test_message_whose_announcement_did_not_reach_its_hook_is_announced_again(
+    host: Host, start: Start, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    program, claimed, gone = start(), asyncio.Event(), asyncio.Event()
+    await hook(host, program, "session-start")
+    await deliver(host, "claude", sender_name="ana")
+    claim = Announcer._claim
+
+    async def claim_slowly(announcer: Announcer, *given: Any, **more: Any) -> Claim:
+        found = await claim(announcer, *given, **more)
+        claimed.set()
+        await gone.wait()
+        return found
+
+    with monkeypatch.context() as slow:
+        slow.setattr(Announcer, "_claim", claim_slowly)
+        await leave_early(host, program, event, claimed)
+        gone.set()
+    heard_again = await eventually(lambda: hook(host, program, "prompt"), lambda said: bool(said.body))
+    assert "1 new message waits: 1 from ana" in heard(heard_again)
+    assert heard(await hook(host, program, "prompt")) == ""
+
+
+async def test_claim_of_a_killed_daemon_counts_for_nothing(host: Host, start: Start) -> None:
+    program = start()
+    await hook(host, program, "session-start")
+    await deliver(host, "claude", sender_name="ana")
+    announcer = Announcer(lambda: [host.mesh.inbox], lambda _node: None, host.daemon.pauses)
+    assert (await announcer.claim_new("claude")).waiting  # and the daemon is killed
+    await restart(host)
+    assert "1 from ana" in heard(await hook(host, program, "prompt"))
+    assert heard(await hook(host, program, "prompt")) == ""

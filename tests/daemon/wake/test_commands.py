@@ -148,6 +148,34 @@ async def _is_waiting(host: Host) -> bool:
     return any(each.waiter is not None for each in host.daemon.waker.sessions.of_program("claude-code"))
 
 
+async def test_changed_command_does_not_wait_for_the_next_try_of_the_broken_one(
+    host: Host, tmp_path: Path, clock: AdvancedClock
+) -> None:
+    out = tmp_path / "out"
+    await set_command(host, "exit 1")
+    await deliver(host, "bot")
+
+    async def look_later() -> list[dict[str, Any]]:
+        clock.advance(31)
+        return await runs(host)
+
+    await eventually(look_later, lambda seen: len(seen) >= 3)
+    await set_command(host, f"echo $POSTHOUSE_NEW >> {out}")  # the broken one would run again in minutes
+    clock.advance(31)
+    await eventually(lambda: lines(out), lambda seen: seen == ["1"])
+
+
+async def test_command_does_not_act_for_the_agent_that_started_the_daemon(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTHOUSE_AGENT", "claude")
+    monkeypatch.setenv("CLAUDECODE", "1")
+    ended = await commands.run_command(
+        ("/bin/sh", "-c", 'test -z "$POSTHOUSE_AGENT$CLAUDECODE"'), {}, 20, host.daemon.clock
+    )
+    assert ended.exit == 0
+
+
 # codex
 
 

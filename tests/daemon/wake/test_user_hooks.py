@@ -14,8 +14,9 @@ import pytest
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.housekeeping import prune_journal
 from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.settings import Retention
-from posthouse.daemon.wake import user_hooks
+from posthouse.daemon.wake import parked_events, user_hooks
 from posthouse.daemon.wake.user_hooks import LIFETIME_S, ScopedTokens, Source, UserHooks
 from posthouse.journal.read import read_after
 from posthouse.model.clock import FakeClock, SystemClock
@@ -26,6 +27,7 @@ from tests.daemon.hosts import eventually, host_at, make_host, running
 from tests.daemon.wake.programs import NOWHERE, SECRET, deliver, new_item
 
 ANA = "ed25519:" + "aa" * 32
+SQL_WITHOUT_CURSORS = "DELETE FROM hook_cursors WHERE mesh = 'main'"
 
 
 @dataclass
@@ -144,7 +146,7 @@ async def test_event_is_repeated_with_its_id_if_the_daemon_died_before_the_curso
     assert first == second
 
 
-async def test_failed_command_is_tried_three_times_and_the_next_event_follows(
+async def test_event_of_a_failing_command_is_parked_and_the_next_event_follows(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_hooks, "_RETRY_S", (0.01, 0.01))
@@ -155,8 +157,64 @@ async def test_failed_command_is_tried_three_times_and_the_next_event_follows(
         await eventually(lambda: lines(out), lambda seen: seen == [first] * 3)
         (second,) = await home.receive(running)
         await eventually(lambda: lines(out), lambda seen: seen == [first] * 3 + [second] * 3)
-        done = await eventually(home.runs, lambda seen: len(seen) == 6)
+        parked = await eventually(running.parked.list, lambda seen: len(seen) == 2)
+        done = await home.runs()
     assert [(run["attempt"], run["exit"]) for run in done] == [(1, 7), (2, 7), (3, 7)] * 2
+    assert [(each.ref, each.attempts, each.last_exit) for each in parked] == [(first, 3, 7), (second, 3, 7)]
+
+
+async def test_parked_event_is_tried_again_over_restarts_until_its_command_succeeds(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_hooks, "_RETRY_S", (0.01, 0.01))
+    out, gate = tmp_path / "out", tmp_path / "gate"
+    hook = UserHook(
+        "h", "received", f"test -e {gate} && env | grep ^POSTHOUSE_ | sort > {out}.new && mv {out}.new {out}"
+    )
+    async with home.running(hook) as running:
+        (item,) = await home.receive(running, sender=ANA, topic="build")
+        await eventually(running.parked.list, bool)
+    gate.touch()
+    async with home.running(hook) as running:
+        assert running.parked.total == 1
+        await running.parked.retry("h")
+        told = dict(line.split("=", 1) for line in await eventually(lambda: lines(out), bool))
+        await eventually(running.parked.list, lambda seen: not seen)
+    assert (told["POSTHOUSE_REF"], told["POSTHOUSE_FROM"], told["POSTHOUSE_TOPIC"]) == (item, "ana", "build")
+    assert told["POSTHOUSE_TOKEN"]
+    assert [run["attempt"] for run in await home.runs()] == [1, 2, 3, 4]
+
+
+async def test_hook_without_room_for_parked_events_stays_with_its_event(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_hooks, "_RETRY_S", (0.01, 0.01))
+    monkeypatch.setattr(parked_events, "RETRY_FIRST_S", 0)
+    monkeypatch.setattr(parked_events, "PARKED_MAX", 1)
+    out, gate = tmp_path / "out", tmp_path / "gate"
+    hook = UserHook("h", "received", f"test -e {gate} && echo $POSTHOUSE_REF >> {out}")
+    async with home.running(hook) as running:
+        (first,) = await home.receive(running)
+        await eventually(running.parked.list, bool)
+        (second,) = await home.receive(running)
+        await eventually(home.runs, lambda seen: len({run["event_id"] for run in seen}) == 2 and len(seen) > 10)
+        gate.touch()
+        await eventually(lambda: lines(out), lambda seen: sorted(seen) == [first, second])
+
+
+async def test_parked_events_end_with_their_hook_or_by_the_will_of_a_person(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_hooks, "_RETRY_S", (0.01, 0.01))
+    hooks = [UserHook(name, "received", "exit 1") for name in ("kept", "dropped", "gone")]
+    async with home.running(*hooks) as running:
+        await home.receive(running)
+        await eventually(running.parked.list, lambda seen: len(seen) == 3)
+        assert await running.parked.drop("dropped") == 1
+    async with home.running(*hooks[:2]) as running:
+        assert [each.hook for each in await running.parked.list()] == ["kept"]
+    records = await home.agents.store.pool.run(lambda db: read_after(db, 0, 1000, {"hook.dropped"}))
+    assert [record.ref for record in records] == ["dropped"]
 
 
 async def test_command_is_ended_after_its_time(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,6 +365,43 @@ async def test_hooks_of_a_daemon_hear_of_mail_confirmations_and_connections(hous
         await eventually(lambda: lines(tmp_path / "received"), lambda seen: seen == ["main"])
         await house.down()
         await eventually(lambda: lines(tmp_path / "lost"), lambda seen: seen == ["main"])
+
+
+async def test_hook_hears_of_the_first_mail_of_a_mesh_that_is_added_later(house: House, tmp_path: Path) -> None:
+    hook = UserHook("h", "received", f"echo $POSTHOUSE_REF >> {tmp_path}/received")
+    async with host_at(house, "alice", hooks=(hook,)) as alice:
+        node = alice.mesh
+        await alice.daemon.meshes.remove("main")
+        cursors = SQL_WITHOUT_CURSORS
+        await alice.daemon.agents.store.writer.run(lambda tx: tx.db.execute(cursors).fetchall())
+        opened = node.on_open
+
+        async def open_with_mail(given: MeshNode) -> None:
+            await opened(given)
+            await given.inbox.put([new_item("")])
+
+        alice.daemon.meshes.on_open = open_with_mail
+        await alice.daemon.meshes._open(node.settings)
+        await eventually(lambda: lines(tmp_path / "received"), lambda seen: len(seen) == 1)
+
+
+async def test_failing_hooks_are_seen_retried_and_dropped_over_the_local_api(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_hooks, "_RETRY_S", (0.01, 0.01))
+    host = make_host(tmp_path, NOWHERE, hooks=(UserHook("h", "received", "exit 3"),))
+    async with running(host):
+        item = await deliver(host, "")
+        parked = await eventually(lambda: host.get("/v1/event-hooks"), lambda said: bool(said["parked"]))
+        assert parked["items"] == [{"name": "h", "event": "received", "parked": 1}]
+        (event,) = parked["parked"]
+        assert (event["ref"], event["attempts"], event["last_exit"]) == (item, 3, 3)
+        assert (await host.get("/v1/health"))["parked_events"] == 1
+        assert (await host.post("/v1/event-hooks/parked", hook="h", action="retry"))["count"] == 1
+        await eventually(lambda: host.get("/v1/event-hooks"), lambda said: said["parked"][0]["attempts"] == 4)
+        assert (await host.post("/v1/event-hooks/parked", hook="x", action="drop")).status == 400
+        assert (await host.post("/v1/event-hooks/parked", hook="h", action="drop"))["count"] == 1
+        assert (await host.get("/v1/health"))["parked_events"] == 0
 
 
 async def test_token_of_a_hook_reads_its_message_and_no_other(tmp_path: Path) -> None:

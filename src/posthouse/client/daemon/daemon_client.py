@@ -323,6 +323,14 @@ class DaemonClient:
         """Set the command that the daemon runs when mail for an agent arrives; None removes it."""
         return self._transport.execute(calls.set_on_mail(name, command))
 
+    def event_hooks(self) -> dict[str, Any]:
+        """Return the hooks of the settings file, and the events whose commands keep failing."""
+        return self._transport.execute(calls.event_hooks())
+
+    def change_parked(self, hook: str, action: Literal["retry", "drop"]) -> dict[str, Any]:
+        """Try the parked events of a hook again now, or give them up; return how many there are."""
+        return self._transport.execute(calls.change_parked(hook, action))
+
     # The mesh and the daemon
 
     def peers(self) -> dict[str, Any]:

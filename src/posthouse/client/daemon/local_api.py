@@ -328,6 +328,8 @@ class Health(msgspec.Struct, frozen=True):
     admitted: bool = False
     #: code of the reason why not, such as not_member
     refusal: str | None = None
+    #: events whose hook command keeps failing
+    parked_events: int = 0
     #: every mesh of the daemon
     meshes: list[MeshState] = []
 

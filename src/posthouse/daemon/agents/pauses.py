@@ -25,6 +25,7 @@ from posthouse.sqlite.statements import Statements
 
 SQL = Statements("posthouse.daemon.agents", "pauses.sql")
 PAUSE_MAX_S = 31 * DAY_S
+HOOK = "hook"  # sets and ends the pauses of usage limits
 FIRST_GAP_S = (0.0, 30.0)  # from the end of the pause to the first message
 GAP_S = (2.0, 10.0)  # between messages that waited
 RELEASE_MAX_S = 3_600  # after it, what is left of the mail that waited comes at once

@@ -80,10 +80,14 @@ def real_path(path: str) -> str:
     return str(Path(path).resolve())
 
 
+def is_below(path: str, other: str) -> bool:
+    """Return True if a real path is another one, or lies below it."""
+    return path == other or path.startswith(other.rstrip("/") + "/")
+
+
 def overlaps(one: str, other: str) -> bool:
     """Return True if two real paths are the same, or one lies below the other."""
-    shorter, longer = sorted((one, other), key=len)
-    return longer == shorter or longer.startswith(shorter.rstrip("/") + "/")
+    return is_below(one, other) or is_below(other, one)
 
 
 def find_conflict(path: str, agent: str, *, is_shared: bool, reservations: Iterable[Reservation]) -> Reservation | None:
@@ -132,8 +136,13 @@ class Reservations:
         return [row for row in self._rows if row.left_s(self._clock) > 0]
 
     def conflict(self, path: str, agent: str) -> Reservation | None:
-        """Return the reservation of another agent that covers a real path."""
-        return find_conflict(path, agent, is_shared=False, reservations=self.active)
+        """Return the reservation of another agent that keeps this one from writing a real path.
+
+        Agents that share a path may all write it.
+        """
+        active = self.active
+        is_shared = any(row.agent == agent and row.is_shared and is_below(path, row.path) for row in active)
+        return find_conflict(path, agent, is_shared=is_shared, reservations=active)
 
     async def reserve(
         self,

@@ -1,5 +1,6 @@
-"""Routes that wake agents: POST /v1/hooks/{program}/{event} for hooks of coding agents, and /v1/agents/on-mail;
-and the MCP connection of a program, which its waiter ends with.
+"""Routes that wake agents and run commands: POST /v1/hooks/{program}/{event} for hooks of coding agents,
+/v1/agents/on-mail, /v1/event-hooks for hooks of the user, and the MCP connection of a program, which its waiter ends
+with.
 
 The body of a hook is the JSON that the program gives it; the answer is what the hook prints, with its exit code in
 the header Posthouse-Exit. `posthouse hook` is the only client, and it is silent about refusals.
@@ -8,6 +9,7 @@ the header Posthouse-Exit. `posthouse hook` is the only client, and it is silent
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import msgspec
 
@@ -24,8 +26,9 @@ from posthouse.daemon.wake.programs import (
     clean_name,
     deny_answer,
 )
-from posthouse.daemon.wake.sessions import find_program
-from posthouse.http.response import HttpResponse, json_response
+from posthouse.daemon.wake.sessions import Session, find_program
+from posthouse.daemon.wake.waker import Announced
+from posthouse.http.response import HttpResponse, json_response, to_aiohttp
 from posthouse.mcp.line_stream import PipeQuery, serve_pipe
 from posthouse.model.errors import error
 from posthouse.model.limits import KIB
@@ -61,12 +64,27 @@ async def run_hook(call: LocalCall) -> HttpResponse:
         return _response(HookAnswer())
     session = await waker.session_of(program, arguments.as_, process, given)
     if event != WAIT:
-        return _response(await waker.on_event(session, event, given))
+        return await _announce(call, session, await waker.on_event(session, event, given))
     with call.waiting(call.context.waiters):
-        answer = await waker.wait(session, given, call.context)
-    if call.context.is_stopping and not answer.exit:
+        announced = await waker.wait(session, given, call.context)
+    if call.context.is_stopping and not announced.claim.waiting:
         raise error("daemon_stopping")  # the waiter waits for the next daemon
-    return _response(answer)
+    return await _announce(call, session, announced)
+
+
+async def _announce(call: LocalCall, session: Session, announced: Announced) -> HttpResponse:
+    """Send the answer to a hook; its messages count as announced only if the hook is there to read it."""
+    response = _response(announced.answer)
+    if not announced.claim.waiting:
+        return response
+    sent, is_heard = to_aiohttp(response), False
+    try:
+        await sent.prepare(call.request)
+        await sent.write_eof()
+        is_heard = True
+    finally:
+        await call.context.waker.on_answered(session, announced.claim, is_heard=is_heard)
+    return HttpResponse(response=sent)
 
 
 async def _guard(call: LocalCall, given: HookInput, agent: str) -> HookAnswer:
@@ -119,3 +137,32 @@ async def set_on_mail(call: LocalCall) -> HttpResponse:
     commands = call.context.waker.commands
     await commands.set_command(body.name, body.command)
     return json_response({"name": body.name, "on_mail": commands.on_mail.get(body.name)})
+
+
+class ParkedBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What to do with the parked events of a hook of the user."""
+
+    hook: str
+    action: Literal["retry", "drop"]
+
+
+async def list_event_hooks(call: LocalCall) -> HttpResponse:
+    """Return the hooks of the user, and the events whose commands keep failing."""
+    hooks = call.context.user_hooks
+    parked = [event.to_api() for event in await hooks.parked.list()]
+    items = [{"name": hook.name, "event": hook.event, "parked": hooks.parked.count(hook.name)} for hook in hooks.hooks]
+    return json_response({"items": items, "parked": parked})
+
+
+async def change_parked(call: LocalCall) -> HttpResponse:
+    """Try the parked events of a hook again now, or give them up."""
+    body, hooks = await call.body(ParkedBody), call.context.user_hooks
+    if body.hook not in {hook.name for hook in hooks.hooks}:
+        known = ", ".join(hook.name for hook in hooks.hooks) or "none"
+        raise error("parameter_invalid", name="hook", reason=f"the daemon has no hook {body.hook!r}, only: {known}")
+    count = hooks.parked.count(body.hook)
+    if body.action == "drop":
+        count = await hooks.parked.drop(body.hook)
+    else:
+        await hooks.parked.retry(body.hook)
+    return json_response({"hook": body.hook, "count": count})

@@ -146,6 +146,45 @@ class OnMail(msgspec.Struct):
     on_mail: str | None
 
 
+class EventHook(msgspec.Struct):
+    """A hook of the settings file."""
+
+    name: str
+    event: str
+    #: how many of its events are parked
+    parked: int
+
+
+class ParkedEvent(msgspec.Struct):
+    """An event whose command keeps failing."""
+
+    hook: str
+    event_id: str
+    event: str
+    mesh: str | None
+    #: what the event is about: the id of a message, or a relay
+    ref: str | None
+    attempts: int
+    last_exit: int
+    parked_at: str
+    #: time of the next attempt
+    next_at: str
+
+
+class EventHooks(msgspec.Struct):
+    """The hooks of the settings file, and their parked events, the oldest first."""
+
+    items: list[EventHook]
+    parked: list[ParkedEvent]
+
+
+class ChangedHook(msgspec.Struct):
+    """How many parked events of a hook were changed."""
+
+    hook: str
+    count: int
+
+
 class GrantedReservation(msgspec.Struct):
     """The paths that were reserved."""
 

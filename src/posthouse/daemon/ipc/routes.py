@@ -134,6 +134,7 @@ async def read_health(call: LocalCall) -> dict[str, Any]:
         "node": node.key.node,
         "relay": node.settings.relay,
         "is_ephemeral": node.settings.is_ephemeral,
+        "parked_events": context.user_hooks.parked.total,
         "uptime_s": (context.clock.boot_ns() - context.started_ns) // SECOND_NS,
         "meshes": context.meshes.states(),
     } | states
@@ -322,6 +323,14 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         responses={200: types.AppliedProfile},
     ),
     Route("POST", "/v1/hooks/{program}/{event}", hook_routes.run_hook),
+    Route("GET", "/v1/event-hooks", hook_routes.list_event_hooks, responses={200: types.EventHooks}),
+    Route(
+        "POST",
+        "/v1/event-hooks/parked",
+        hook_routes.change_parked,
+        bodies=(hook_routes.ParkedBody,),
+        responses={200: types.ChangedHook},
+    ),
     Route("GET", "/v1/meshes", list_meshes, responses={200: types.MeshList}),
     Route("POST", "/v1/meshes", add_mesh, bodies=(MeshBody,), responses={200: Health}),
     Route("DELETE", "/v1/meshes/{mesh}", remove_mesh, responses={200: types.MeshName}),

@@ -40,6 +40,10 @@ _TERM_S = 2.0
 _RETRY_MAX_S = 3_600
 _LOOK_S = 1.0
 _SHELL = "/bin/sh"
+#: set by the session of an agent that may have started the daemon: its commands act for other agents
+_SESSION_VARIABLES = frozenset(
+    {AGENT_ENV, "CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT", "CLAUDE_ENV_FILE"}
+)
 
 
 class Command(NamedTuple):
@@ -87,7 +91,7 @@ async def run_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: fl
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
-            env={**os.environ, **env},
+            env={name: value for name, value in os.environ.items() if name not in _SESSION_VARIABLES} | dict(env),
             cwd=Path.home(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
@@ -135,6 +139,7 @@ class MailCommands:
         #: agent -> the task that looks at its mail
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
+        self._is_closed = False
 
     @property
     def on_mail(self) -> Mapping[str, str]:
@@ -147,6 +152,7 @@ class MailCommands:
 
     async def close(self) -> None:
         """Stop every command."""
+        self._is_closed = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -167,7 +173,7 @@ class MailCommands:
 
     def look(self, agents: Iterable[str]) -> None:
         """Run the commands of agents that have new mail."""
-        for agent in set(agents):
+        for agent in () if self._is_closed else set(agents):
             if agent in self._tasks:
                 self._again.add(agent)
             elif self._command(agent, "") is not None:
@@ -179,6 +185,7 @@ class MailCommands:
         del self._tasks[agent]
         if not task.cancelled() and task.exception() is not None:
             log.error("mail_command_failed", agent=agent, exc_info=task.exception())
+            asyncio.get_running_loop().call_later(WAKE_EVERY_S, self.look, [agent])  # as after a full disk
         if agent in self._again:
             self._again.discard(agent)
             if not task.cancelled():
@@ -195,18 +202,31 @@ class MailCommands:
             claim = await self._announcer.claim_wake(agent)
             if not claim.waiting:
                 return
-            if not await self._announce(agent, claim):
-                await self._announcer.release(agent, claim)
-                await self._pause(retry_s)
-                retry_s = min(_RETRY_MAX_S, retry_s * 2)
-            elif not self._announcer.is_releasing(agent):
+            try:
+                is_announced = await self._announce(agent, claim)
+            except BaseException:
+                self._announcer.abandon(claim)
+                raise
+            if not is_announced:
+                await self._announcer.release(claim)
+                is_changed = await self._pause_for_retry(agent, retry_s)
+                retry_s = WAKE_EVERY_S if is_changed else min(_RETRY_MAX_S, retry_s * 2)
+                continue
+            await self._announcer.settle(claim)
+            if not self._announcer.is_releasing(agent):
                 return
 
-    async def _pause(self, seconds: float) -> None:
-        """Sleep by the daemon's clock: a machine that was suspended has waited too."""
+    async def _pause_for_retry(self, agent: str, seconds: float) -> bool:
+        """Sleep before a failed command runs again; return True at once if its user has set another one."""
+        failed = self._on_mail.get(agent)
+        return await self._pause(seconds, lambda: self._on_mail.get(agent) != failed)
+
+    async def _pause(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Sleep by the daemon's clock, because a machine that was suspended has waited too; return `is_over`."""
         until_ns = self._clock.boot_ns() + round(seconds * SECOND_NS)
-        while (left_ns := until_ns - self._clock.boot_ns()) > 0:  # noqa: ASYNC110 - no event says that time has passed
+        while not is_over() and (left_ns := until_ns - self._clock.boot_ns()) > 0:  # noqa: ASYNC110 - time has no event
             await asyncio.sleep(min(_LOOK_S, left_ns / SECOND_NS))
+        return is_over()
 
     async def _announce(self, agent: str, claim: Claim) -> bool:
         """Run the command for the messages of a claim; return False if it failed."""

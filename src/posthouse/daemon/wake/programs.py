@@ -17,8 +17,9 @@ import msgspec
 #: program -> name of its agent
 PROGRAMS = {"claude-code": "claude", "codex": "codex", "gemini-cli": "gemini", "cursor": "cursor"}
 SESSION_START, PROMPT, TOOL, TURN_END, SESSION_END = "session-start", "prompt", "tool", "turn-end", "session-end"
+TURN_FAILED = "turn-failed"
 WAIT, STATUS, GUARD = "wait", "status", "guard"
-EVENTS = frozenset({SESSION_START, PROMPT, TOOL, TURN_END, SESSION_END, WAIT, STATUS, GUARD})
+EVENTS = frozenset({SESSION_START, PROMPT, TOOL, TURN_END, TURN_FAILED, SESSION_END, WAIT, STATUS, GUARD})
 #: exit code with which a waiter of Claude Code wakes the model
 WAKE_EXIT = 2
 _NAME_MAX_CHARS = 64
@@ -26,7 +27,10 @@ _SENDERS_SHOWN = 5
 
 
 class HookInput(msgspec.Struct):
-    """The fields that posthouse uses of a hook's input; every program sends more."""
+    """The fields that posthouse uses of a hook's input; every program sends more.
+
+    A field of any type is for some events or programs what it is here for, and something else for others.
+    """
 
     session_id: str = ""
     #: Cursor's word for the session
@@ -35,12 +39,17 @@ class HookInput(msgspec.Struct):
     agent_id: str | None = None
     hook_event_name: str = ""
     cwd: str | None = None
-    tool_input: dict[str, Any] = {}
+    tool_input: Any = None
+    #: of a failed turn: its kind, and what the program tells its user
+    error: Any = None
+    error_details: Any = None
+    last_assistant_message: Any = None
 
     @property
     def file(self) -> str | None:
         """The file that a tool is about to write, as an absolute path."""
-        found = self.tool_input.get("file_path") or self.tool_input.get("notebook_path")
+        given = self.tool_input if isinstance(self.tool_input, dict) else {}
+        found = given.get("file_path") or given.get("notebook_path")
         if not isinstance(found, str):
             return None
         return found if self.cwd is None else posixpath.join(self.cwd, found)

@@ -2,9 +2,9 @@
 
 Events are records of journals, so a hook has a cursor: it gets each event at least once and in order, also those that
 happened while the daemon or the hook was down. The cursor moves after the command has run; a crash between the two
-repeats the command with the same event id. A command that fails is tried three times, then the next event follows. A
-hook that is new starts with the next event. Commands get ids and names, never the text of a message, and a token with
-which they may read the message of their event.
+repeats the command with the same event id. An event whose command fails three times is parked (parked_events) and tried
+again later, while the next event follows: none is skipped. A hook that is new starts with the next event. Commands get
+ids and names, never the text of a message, and a token with which they may read the message of their event.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from posthouse.daemon.wake.commands import run_command
+from posthouse.daemon.wake.parked_events import ParkedEvent, ParkedEvents, retry_s
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.cursor import Cursor, Extent, parse_cursor, resolve_cursor
 from posthouse.journal.digest import Record
@@ -35,7 +36,7 @@ log = structlog.get_logger(__name__)
 SQL = Statements("posthouse.daemon.wake", "user_hooks.sql")
 CONCURRENCY = 8
 ATTEMPTS = 3
-_RETRY_S = (1.0, 10.0)
+_RETRY_S = (1.0, 10.0)  # between the first attempts
 _LOOK_S = 1.0  # an event that no callback reported
 _LAG_RECORDS = 1_000  # of other types, before the cursor passes them so that they can be pruned
 _SHELL = "/bin/sh"
@@ -99,6 +100,19 @@ class Source(NamedTuple):
     store: Store
 
 
+class Attempt(NamedTuple):
+    """One run of a hook's command."""
+
+    event_id: str
+    mesh: str | None
+    #: what the token of the command opens
+    ref: str | None
+    #: what the command is told
+    told: Mapping[str, str]
+    #: 1 for the first
+    number: int
+
+
 class HookEvent(NamedTuple):
     """One event, as a hook sees it."""
 
@@ -138,6 +152,10 @@ class HookEvent(NamedTuple):
         }
         return {name: str(value) for name, value in given.items() if value is not None}
 
+    def attempt(self, event: str, number: int) -> Attempt:
+        """Return the given attempt at this event."""
+        return Attempt(self.id, self.record.mesh, self.record.ref, self.environment(event), number)
+
 
 class UserHooks:
     """Runs the hooks of one home."""
@@ -150,7 +168,7 @@ class UserHooks:
         name_of: Callable[[str], str | None],
         tokens: ScopedTokens,
     ) -> None:
-        self._hooks = hooks
+        self.hooks = hooks
         self._home = home
         self._sources = sources
         self._name_of = name_of
@@ -158,6 +176,7 @@ class UserHooks:
         self._free = asyncio.Semaphore(CONCURRENCY)
         self._wakeups = {hook.name: asyncio.Event() for hook in hooks}
         self._recording: set[asyncio.Task[None]] = set()
+        self.parked = ParkedEvents(home)
         #: address of the local API, for the commands
         self.url: str | None = None
 
@@ -170,16 +189,22 @@ class UserHooks:
         """Give new hooks their cursors: they start with the next event; a hook that is gone loses its cursors."""
         names = msgspec.json.encode(list(self._wakeups)).decode()
         await self._home.writer.run(lambda tx: tx.db.execute(SQL.delete_others, (names,)).fetchall())
-        for hook in self._hooks:
-            for source in self._sources():
+        await self.parked.keep_only(list(self._wakeups))
+        await self.begin(self._sources())
+
+    async def begin(self, sources: Iterable[Source]) -> None:
+        """Give the hooks their cursors in journals that they may not have read yet, before events are added there."""
+        for source in sources:
+            for hook in self.hooks:
                 if source.kind == RECORDS[hook.event][0]:
                     await self._position(hook, source)
 
     async def run(self) -> None:
         """Run every hook until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for hook in self._hooks:
+            for hook in self.hooks:
                 group.create_task(self._follow(hook))
+                group.create_task(self._retry_parked(hook))
 
     def note_uplink(self, mesh: str, relay: str, *, is_connected: bool) -> None:
         """Record that a mesh was connected to its relay or lost it; hooks for it run after the commit."""
@@ -204,7 +229,7 @@ class UserHooks:
         needed: list[int] = []
         for source in self._sources():
             if source.store is store:
-                wanted = [hook for hook in self._hooks if RECORDS[hook.event][0] == source.kind]
+                wanted = [hook for hook in self.hooks if RECORDS[hook.event][0] == source.kind]
                 needed += [await self._position(hook, source) for hook in wanted]
         return min(needed, default=None)
 
@@ -257,23 +282,52 @@ class UserHooks:
         event = HookEvent(str(Cursor(source.store.epoch, record.seq)), record, record.decoded_body(), sender)
         if not hook.match.accepts(record.mesh or "", event.agents, event.topic, event.senders):
             return
-        for attempt in range(1, ATTEMPTS + 1):
-            async with self._free:
-                exit_code = await self._attempt(hook, event, attempt)
-            if exit_code == 0:
+        attempt = 1
+        while (exit_code := await self._attempt(hook, event.attempt(hook.event, attempt))) != 0:
+            if attempt >= ATTEMPTS and await self._park(hook, event, attempt, exit_code):
                 return
-            if attempt < ATTEMPTS:
-                await asyncio.sleep(_RETRY_S[attempt - 1])
-        log.warning("hook_failed", hook=hook.name, event_id=event.id)
+            await asyncio.sleep(_RETRY_S[attempt - 1] if attempt < ATTEMPTS else retry_s(attempt, ATTEMPTS))
+            attempt += 1
 
-    async def _attempt(self, hook: UserHook, event: HookEvent, attempt: int) -> int:
-        with self._tokens.issue(event.record.ref) as token:
-            env = event.environment(hook.event) | {"POSTHOUSE_TOKEN": token}
-            env |= {} if self.url is None else {"POSTHOUSE_URL": self.url}
-            ended = await run_command((_SHELL, "-c", hook.command), env, hook.timeout_s, self._home.clock)
-        body = {"event_id": event.id, "attempt": attempt, "exit": ended.exit, "ms": ended.ms}
+    async def _park(self, hook: UserHook, event: HookEvent, attempts: int, exit_code: int) -> bool:
+        """Put an event aside after its last attempt; return False if the hook has to stay with it."""
+        now_ns = self._home.clock.wall_ns()
+        told = msgspec.json.encode(event.environment(hook.event)).decode()
+        next_at_ns = now_ns + retry_s(attempts, ATTEMPTS) * SECOND_NS
+        record = event.record
+        parked = ParkedEvent(
+            hook.name, event.id, record.mesh, record.ref, told, attempts, exit_code, now_ns, next_at_ns
+        )
+        is_parked = await self.parked.park(parked)
+        log.warning("hook_failed", hook=hook.name, event_id=event.id, exit=exit_code, is_parked=is_parked)
+        return is_parked
+
+    async def _retry_parked(self, hook: UserHook) -> None:
+        """Try the parked events of a hook again whenever their time has come."""
+        while True:
+            try:
+                for event in await self.parked.due(hook.name, CONCURRENCY):
+                    exit_code = await self._attempt(
+                        hook, Attempt(event.event_id, event.mesh, event.ref, event.told, event.attempts + 1)
+                    )
+                    if exit_code == 0:
+                        await self.parked.remove(event)
+                    else:
+                        await self.parked.put_off(event, exit_code, ATTEMPTS)
+            except Transient as failure:
+                log.warning("hook_waits", hook=hook.name, reason=str(failure))
+            await asyncio.sleep(_LOOK_S)
+
+    async def _attempt(self, hook: UserHook, given: Attempt) -> int:
+        """Run the command of a hook once, and return its exit code."""
+        async with self._free:
+            with self._tokens.issue(given.ref) as token:
+                address = {} if self.url is None else {"POSTHOUSE_URL": self.url}
+                env = {**given.told, **address, "POSTHOUSE_TOKEN": token}
+                ended = await run_command((_SHELL, "-c", hook.command), env, hook.timeout_s, self._home.clock)
+        body = {"event_id": given.event_id, "attempt": given.number, "exit": ended.exit, "ms": ended.ms}
         body |= {"timeout": True} if ended.is_timeout else {}
-        await self._home.writer.run(lambda tx: _journal(tx, hook.name, event.record.mesh, body))
+        await self._home.writer.run(lambda tx: _journal(tx, hook.name, given.mesh, body))
         return ended.exit
 
 

@@ -11,14 +11,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
-from posthouse.daemon.agents.pauses import Pauses
+from posthouse.daemon.agents.pauses import HOOK, Pauses
 from posthouse.daemon.agents.processes import ProcessRef
 from posthouse.daemon.agents.registry import AgentFields, AgentRegistry
-from posthouse.daemon.wake.announcements import Announcer
+from posthouse.daemon.wake.announcements import NO_CLAIM, Announcer, Claim
 from posthouse.daemon.wake.commands import MailCommands, WakeLimit
 from posthouse.daemon.wake.programs import (
     PROGRAMS,
@@ -27,6 +27,7 @@ from posthouse.daemon.wake.programs import (
     SESSION_START,
     TOOL,
     TURN_END,
+    TURN_FAILED,
     WAIT,
     HookAnswer,
     HookInput,
@@ -37,12 +38,14 @@ from posthouse.daemon.wake.programs import (
     wake_answer,
 )
 from posthouse.daemon.wake.sessions import Session, Sessions
+from posthouse.daemon.wake.usage_limits import LIMIT_KINDS, resume_at_ns
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.clock import Clock
 
 log = structlog.get_logger(__name__)
 #: between looks at the program's process while a waiter waits
 WATCH_S = 1.0
+_TURN_HAS_ENDED = "Stop"  # the event of Claude Code at which its waiter starts after a turn; a failed turn has another
 #: for a program to connect again, after a restart of its MCP server
 RECONNECT_S = 5.0
 
@@ -60,6 +63,13 @@ class Waiting(Protocol):
         ...
 
 
+class Announced(NamedTuple):
+    """The answer to a hook, and the claim of the messages that it announces: the sender of the answer ends it."""
+
+    answer: HookAnswer
+    claim: Claim = NO_CLAIM
+
+
 class Waker:
     """Wakes the agents of one home."""
 
@@ -72,6 +82,7 @@ class Waker:
         clock: Clock,
     ) -> None:
         self._agents = agents
+        self._pauses = pauses
         self._announcer = announcer
         self._address_of = address_of
         self._clock = clock
@@ -106,41 +117,54 @@ class Waker:
         for session in self.sessions:
             session.agent = names.get(session.process, session.agent)
 
-    async def on_event(self, session: Session, event: str, given: HookInput) -> HookAnswer:
+    async def on_event(self, session: Session, event: str, given: HookInput) -> Announced:
         """Return the answer to a hook that does not wait."""
         session.note(event, given.session, self._clock, is_turn=event in (PROMPT, TOOL))
         agent = session.agent
+        if event in (TOOL, TURN_END):
+            await self._on_progress(agent)
         if event == SESSION_START:
             claim = await self._announcer.claim_all(agent)
             text = introduction(self._address_of(agent), claim.waiting)
-            return context_answer(session.program, given, text, agent)
+            return Announced(context_answer(session.program, given, text, agent), claim)
         if event in (PROMPT, TOOL):
-            return context_answer(
-                session.program, given, announcement((await self._announcer.claim_new(agent)).waiting)
-            )
+            claim = await self._announcer.claim_new(agent)
+            return Announced(context_answer(session.program, given, announcement(claim.waiting)), claim)
         if event == TURN_END:
             return await self._on_turn_end(session)
+        if event == TURN_FAILED:
+            await self._on_turn_failed(session, given)
         if event == SESSION_END:
             self.sessions.end(session.process)
-        return HookAnswer()
+        return Announced(HookAnswer())
 
-    async def wait(self, session: Session, given: HookInput, server: Waiting) -> HookAnswer:
+    async def wait(self, session: Session, given: HookInput, server: Waiting) -> Announced:
         """Wait until mail wakes the program.
 
         The answer is empty if a newer waiter came, the program is gone, or the daemon stops.
         """
         session.note(WAIT, given.session, self._clock, is_turn=False)
+        if given.hook_event_name == _TURN_HAS_ENDED:
+            await self._on_progress(session.agent)
         waiter = session.begin_wait()
         try:
             while not (waiter.is_ended or server.is_stopping) and session.process.is_running():
                 waiter.wakeup.clear()
-                text = "" if session.is_busy(self._clock) else await self._claim_wake(session.agent)
-                if text:
-                    return wake_answer(text)
+                claim = NO_CLAIM if session.is_busy(self._clock) else await self._claim_wake(session.agent)
+                if claim.waiting:
+                    return Announced(wake_answer(announcement(claim.waiting)), claim)
                 await server.wait_for(waiter.wakeup, WATCH_S)
         finally:
             session.end_wait(waiter)
-        return HookAnswer()
+        return Announced(HookAnswer())
+
+    async def on_answered(self, session: Session, claim: Claim, *, is_heard: bool) -> None:
+        """End the claim of an answer that its hook has, or that did not reach it: then its messages are new again."""
+        if is_heard:
+            await self._announcer.settle(claim)
+        elif claim.waiting:
+            await self._announcer.release(claim)
+            self.on_mail([session.agent])
 
     def on_mail(self, agents: Iterable[str]) -> None:
         """Let the waiters and commands of these agents look at their mail."""
@@ -171,18 +195,35 @@ class Waker:
             del self._connections[process]
             self.sessions.end(process)
 
-    async def _on_turn_end(self, session: Session) -> HookAnswer:
+    async def _on_turn_end(self, session: Session) -> Announced:
         if session.program != "cursor":
             self.commands.look([session.agent])
-            return HookAnswer()
-        return follow_up_answer(session.program, await self._claim_wake(session.agent))
+            return Announced(HookAnswer())
+        claim = await self._claim_wake(session.agent)
+        return Announced(follow_up_answer(session.program, announcement(claim.waiting)), claim)
 
-    async def _claim_wake(self, agent: str) -> str:
-        """Return the announcement that may wake an agent now; empty if it has no new mail or was woken just now."""
+    async def _on_turn_failed(self, session: Session, given: HookInput) -> None:
+        """Pause an agent whose account has hit a limit, until the time that its program names."""
+        pause = self._pauses.find(session.agent)
+        if str(given.error) not in LIMIT_KINDS or (pause is not None and pause.set_by != HOOK):
+            return  # a pause that a person or the agent has set holds
+        told = f"{given.last_assistant_message or ''}\n{given.error_details or ''}"
+        until_ns = resume_at_ns(told, self._clock.wall_ns())
+        await self._pauses.pause([session.agent], until_ns, f"usage limit of {session.program}", HOOK)
+        log.info("agent_paused", agent=session.agent, error=str(given.error))
+
+    async def _on_progress(self, agent: str) -> None:
+        """End the pause of a usage limit once the model has answered again."""
+        pause = self._pauses.find(agent)
+        if pause is not None and pause.set_by == HOOK:
+            await self._pauses.resume([agent])
+
+    async def _claim_wake(self, agent: str) -> Claim:
+        """Return the messages that may wake an agent now; none if it has no new mail or was woken just now."""
         if self._limit.left_s(agent) > 0:
-            return ""
-        text = announcement((await self._announcer.claim_wake(agent)).waiting)
-        if text:
+            return NO_CLAIM
+        claim = await self._announcer.claim_wake(agent)
+        if claim.waiting:
             self._limit.note(agent)
             log.info("agent_woken", agent=agent)
-        return text
+        return claim

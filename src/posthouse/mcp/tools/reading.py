@@ -24,6 +24,7 @@ from posthouse.model.errors import PosthouseError
 from posthouse.model.event import is_event_id, is_short_event_id
 from posthouse.model.freshness import read_freshness
 from posthouse.model.limits import SECOND_NS
+from posthouse.model.node import node_hex
 
 PREVIEW_CHARACTERS = 280
 HISTORY_CHARACTERS = 2_000
@@ -64,6 +65,11 @@ def short_id(message_id: str) -> str:
     return message_id[:SHORT_ID_DIGITS]
 
 
+def short_node(node: str) -> str:
+    """Return the first digits of a node without a name; `to` of send accepts them."""
+    return node_hex(node)[:SHORT_ID_DIGITS]
+
+
 def show_age(seconds: float) -> str:
     """Return an age in its largest whole unit."""
     for unit, size in _UNITS:
@@ -90,7 +96,7 @@ class _Source(NamedTuple):
     @property
     def name(self) -> str:
         """The address of the sender, as `to` of send accepts it."""
-        return str(Address(self.from_agent, self.sender_name or self.sender))
+        return str(Address(self.from_agent, self.sender_name or short_node(self.sender)))
 
 
 def of_item(item: InboxItem) -> _Source:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from posthouse.mcp.tool import ToolCall, ToolSpec
+from posthouse.mcp.tools.reading import short_node
 
 MAX_MEMBERS = 200
 #: the values of a status that are shown
@@ -73,7 +74,7 @@ async def run_who(call: ToolCall, arguments: WhoArguments) -> WhoAnswer:
 
 def host_name(peer: Mapping[str, Any]) -> str:
     """Return how a host is addressed."""
-    return str(peer.get("name") or peer["node"])
+    return str(peer.get("name") or short_node(peer["node"]))
 
 
 def address(agent: str, peer: Mapping[str, Any]) -> str:

@@ -229,7 +229,7 @@ _LISTENING: tuple[ErrorSpec, ...] = (
         "listen_failed",
         500,
         "cannot listen on {listen}: {reason}",
-        "Choose another port, or stop the process that uses it.",
+        "Choose another port (`--listen`, or POSTHOUSE_RELAY_LISTEN for a relay), or stop the process that uses it.",
         exit=Exit.BROKEN,
     ),
     ErrorSpec(
