@@ -212,5 +212,6 @@ def _check_daemon(request: Request) -> list[Finding]:
 
 
 def _session(session: dict[str, Any]) -> str:
-    waiting = "waits for mail" if session["is_waiting"] else "does not wait"
+    inbox = "has no waiter, but an inbox that can wake it" if session.get("has_inbox") else "does not wait"
+    waiting = "waits for mail" if session["is_waiting"] else inbox
     return f"{session['agent']}, process {session['pid']}: {session['event']} at {session['at']}, {waiting}"

@@ -92,12 +92,21 @@ def exchange(directory: str, target: str, body: bytes, deadline: float) -> Answe
     """
     with _connect(directory) as connection:
         connection.settimeout(min(TOTAL_S, _left(deadline)))
-        head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body)
+        head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+        connection.sendall(f"{head}{_inbox_headers()}\r\n".encode() + body)
         received = bytearray()
         while chunk := _receive(connection, deadline):
             received += chunk
     return _parse(bytes(received))
+
+
+def _inbox_headers() -> str:
+    """Return where an interactive session of Claude Code takes messages, for a time when it has no waiter."""
+    if os.environ.get("CLAUDE_CODE_ENTRYPOINT") != "cli":
+        return ""
+    given = (os.environ.get(f"CLAUDE_CODE_MESSAGING_{name}", "") for name in ("SOCKET", "TOKEN"))
+    named = zip(("Posthouse-Inbox", "Posthouse-Inbox-Token"), given, strict=True)
+    return "".join(f"{name}: {value}\r\n" for name, value in named if value.isascii() and value.isprintable() and value)
 
 
 def _connect(directory: str) -> socket.socket:

@@ -88,7 +88,7 @@ DAEMON = (
         "agent.command_run",
         "the agent's name",
         {
-            "kind": "on_mail or codex_queue, always",
+            "kind": "on_mail, codex_queue or claude_inbox, always",
             "exit": "exit code; minus the signal that ended it, always",
             "ms": "how long it ran, always",
             "timeout": "True if it was ended after its time limit",

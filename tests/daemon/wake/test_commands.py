@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from posthouse.daemon.agents.processes import find_process, require_process
-from posthouse.daemon.wake import commands
-from posthouse.daemon.wake.commands import codex_queue
+from posthouse.daemon.wake import idle_programs
+from posthouse.daemon.wake.idle_programs import codex_queue
+from posthouse.daemon.wake.run_command import run_command
 from posthouse.daemon.wake.sessions import Session
 from posthouse.journal.read import read_after
 from posthouse.model.clock import FakeClock
 from tests.daemon.hosts import Host, eventually, make_host, restart, running
-from tests.daemon.wake.programs import NOWHERE, SECRET, Start, deliver, heard, hook, programs
+from tests.daemon.wake.programs import NOWHERE, SECRET, Program, Start, deliver, heard, hook, programs
 from tests.daemon.wake.test_waiters import AdvancedClock
 
 
@@ -103,7 +106,7 @@ async def test_failed_command_runs_again_with_the_same_mail(host: Host, tmp_path
 async def test_command_that_hangs_is_ended_with_everything_it_started(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "COMMAND_S", 0.5)
+    monkeypatch.setattr(idle_programs, "COMMAND_S", 0.5)
     pids = tmp_path / "pids"
     await set_command(host, f"trap '' TERM; sleep 600 & echo $! > {pids}; echo $$ >> {pids}; wait; wait")
     await deliver(host, "bot")
@@ -170,10 +173,77 @@ async def test_command_does_not_act_for_the_agent_that_started_the_daemon(
 ) -> None:
     monkeypatch.setenv("POSTHOUSE_AGENT", "claude")
     monkeypatch.setenv("CLAUDECODE", "1")
-    ended = await commands.run_command(
-        ("/bin/sh", "-c", 'test -z "$POSTHOUSE_AGENT$CLAUDECODE"'), {}, 20, host.daemon.clock
-    )
+    ended = await run_command(("/bin/sh", "-c", 'test -z "$POSTHOUSE_AGENT$CLAUDECODE"'), {}, 20, host.daemon.clock)
     assert ended.exit == 0
+
+
+# the inbox of a Claude Code session
+
+
+@asynccontextmanager
+async def inbox_socket(path: Path) -> AsyncIterator[list[Any]]:
+    """The socket on which a session takes messages; gives the lines that were written to it."""
+    taken: list[Any] = []
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async for line in reader:
+            taken.append(json.loads(line))
+        writer.close()
+
+    server = await asyncio.start_unix_server(take, str(path))
+    try:
+        yield taken
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def hook_with_inbox(host: Host, program: Program, path: Path, event: str, **given: Any) -> None:
+    headers = {"Posthouse-Inbox": str(path), "Posthouse-Inbox-Token": "t0ken"}
+    target = f"/v1/hooks/claude-code/{event}"
+    assert (await host.ask("POST", target, params={"pid": program.pid}, json=given, headers=headers)).status == 200
+
+
+async def test_session_whose_waiter_is_gone_is_woken_through_its_inbox_once_it_is_quiet(
+    host: Host, start: Start, tmp_path: Path, clock: AdvancedClock
+) -> None:
+    program, path = start(), tmp_path / "s"
+    async with inbox_socket(path) as taken:
+        await hook_with_inbox(host, program, path, "session-start")
+        await hook_with_inbox(host, program, path, "prompt", permission_mode="default")  # interrupted: no Stop follows
+        await deliver(host, "claude", sender_name="ana")
+        assert await runs(host) == []
+        clock.advance(61)
+        (run,) = await eventually(lambda: runs(host), bool)
+        assert (run["kind"], run["exit"]) == ("claude_inbox", 0)
+        assert taken[0] == {"type": "auth", "token": "t0ken"}
+        assert "1 new message waits: 1 from ana" in taken[1]["message"]["content"]
+        assert SECRET not in str(taken)
+    assert heard(await hook(host, program, "prompt")) == ""
+
+
+async def test_inbox_of_a_session_that_waits_or_bypasses_permissions_or_is_gone_is_not_used(
+    host: Host, start: Start, tmp_path: Path, clock: AdvancedClock
+) -> None:
+    program, path = start(), tmp_path / "s"
+    async with inbox_socket(path) as taken:
+        await hook_with_inbox(host, program, path, "session-start")
+        waiter = asyncio.create_task(hook(host, program, "wait"))
+        await eventually(lambda: _is_waiting(host), bool)
+        clock.advance(61)
+        await deliver(host, "claude")
+        assert (await waiter).headers["Posthouse-Exit"] == "2"
+        await hook_with_inbox(host, program, path, "prompt", permission_mode="bypassPermissions")
+        clock.advance(61)
+        await deliver(host, "claude")
+        assert heard(await hook(host, program, "tool"))
+        assert taken == []
+    await hook_with_inbox(host, program, path, "prompt", permission_mode="default")
+    await deliver(host, "claude", sender_name="bob")
+    clock.advance(61)
+    (run,) = await eventually(lambda: runs(host), bool)  # its socket is gone
+    assert (run["kind"], run["exit"]) == ("claude_inbox", 1)
+    assert "1 from bob" in heard(await hook(host, program, "tool"))
 
 
 # codex

@@ -26,7 +26,7 @@ from posthouse.daemon.wake.programs import (
     clean_name,
     deny_answer,
 )
-from posthouse.daemon.wake.sessions import Session, find_program
+from posthouse.daemon.wake.sessions import InboxSocket, Session, find_program
 from posthouse.daemon.wake.waker import Announced
 from posthouse.http.response import HttpResponse, json_response, to_aiohttp
 from posthouse.mcp.line_stream import PipeQuery, serve_pipe
@@ -36,6 +36,7 @@ from posthouse.model.limits import KIB
 INPUT_MAX_BYTES = 128 * KIB
 EXIT_HEADER = "Posthouse-Exit"
 NAME_HEADER = "Posthouse-Agent"
+INBOX_HEADER, INBOX_TOKEN_HEADER = "Posthouse-Inbox", "Posthouse-Inbox-Token"
 
 
 class HookQuery(msgspec.Struct):
@@ -63,6 +64,7 @@ async def run_hook(call: LocalCall) -> HttpResponse:
     if given.agent_id is not None or process is None:
         return _response(HookAnswer())
     session = await waker.session_of(program, arguments.as_, process, given)
+    _note_inbox(call, session, given)
     if event != WAIT:
         return await _announce(call, session, await waker.on_event(session, event, given))
     with call.waiting(call.context.waiters):
@@ -70,6 +72,15 @@ async def run_hook(call: LocalCall) -> HttpResponse:
     if call.context.is_stopping and not announced.claim.waiting:
         raise error("daemon_stopping")  # the waiter waits for the next daemon
     return await _announce(call, session, announced)
+
+
+def _note_inbox(call: LocalCall, session: Session, given: HookInput) -> None:
+    """Keep where the session takes messages; its token stays in memory."""
+    path, token = (call.request.headers.get(name, "") for name in (INBOX_HEADER, INBOX_TOKEN_HEADER))
+    if path.startswith("/"):
+        session.inbox = InboxSocket(path, token)
+    if isinstance(given.permission_mode, str):
+        session.permission_mode = given.permission_mode
 
 
 async def _announce(call: LocalCall, session: Session, announced: Announced) -> HttpResponse:

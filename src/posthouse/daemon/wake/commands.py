@@ -1,67 +1,38 @@
-"""Commands that the daemon runs when mail arrives: a user's own for an agent, and `codex queue` for an idle Codex.
+"""Commands that the daemon runs when mail arrives: a user's own for an agent, and what wakes an idle program.
 
-A command runs in a session of its own, with a time limit after which the whole group of processes is killed, one at a
-time per agent and at most once in 30 seconds. It is told that mail waits, never what the mail says. Every run is
-journalled. If a command fails, its messages count as not announced, and it runs again later.
+One runs at a time per agent, and at most once in 30 seconds. It is told that mail waits, never what the mail says.
+Every run is journalled. If a command fails, its messages count as not announced, and it runs again later.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 import apsw
 import structlog
 
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.wake.announcements import Announcer, Claim
-from posthouse.daemon.wake.programs import TURN_END, announcement
+from posthouse.daemon.wake.idle_programs import Command, Wake, claude_inbox, codex_queue, uses_inbox
+from posthouse.daemon.wake.programs import announcement
+from posthouse.daemon.wake.run_command import SHELL, Ended
 from posthouse.daemon.wake.sessions import Session, Sessions
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.address import AGENT_ENV
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
-from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
+from posthouse.model.limits import SECOND_NS
 from posthouse.sqlite.statements import Statements
 
 log = structlog.get_logger(__name__)
 SQL = Statements("posthouse.daemon.wake", "commands.sql")
 WAKE_EVERY_S = 30
-COMMAND_S = 60.0
 COMMAND_MAX_CHARS = 4_096
 NEW_ENV = "POSTHOUSE_NEW"
-_TERM_S = 2.0
 _RETRY_MAX_S = 3_600
 _LOOK_S = 1.0
-_SHELL = "/bin/sh"
-#: set by the session of an agent that may have started the daemon: its commands act for other agents
-_SESSION_VARIABLES = frozenset(
-    {AGENT_ENV, "CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT", "CLAUDE_ENV_FILE"}
-)
-
-
-class Command(NamedTuple):
-    """A program to start."""
-
-    #: on_mail or codex_queue
-    kind: str
-    argv: Sequence[str]
-    env: Mapping[str, str]
-
-
-class Ended(NamedTuple):
-    """How a command ended."""
-
-    #: exit code; minus the signal that ended it
-    exit: int
-    ms: int
-    is_timeout: bool
 
 
 class WakeLimit:
@@ -83,47 +54,6 @@ class WakeLimit:
     def note(self, agent: str) -> None:
         """Take note that an agent was woken."""
         self._woken_ns[agent] = self._clock.boot_ns()
-
-
-async def run_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, clock: Clock) -> Ended:
-    """Run a command to its end or its time limit; its output is discarded, because it may hold text of messages."""
-    started_ns = clock.boot_ns()
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            env={name: value for name, value in os.environ.items() if name not in _SESSION_VARIABLES} | dict(env),
-            cwd=Path.home(),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError as failure:
-        log.warning("command_not_started", command=argv[0], reason=failure.strerror)
-        return Ended(127, 0, False)
-    is_timeout = False
-    try:
-        async with asyncio.timeout(timeout_s):
-            await process.wait()
-    except TimeoutError:
-        is_timeout = True
-    finally:
-        await _end_group(process)
-    code = process.returncode
-    return Ended(127 if code is None else code, (clock.boot_ns() - started_ns) // MILLISECOND_NS, is_timeout)
-
-
-async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """End what is left of the command's group of processes."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_TERM_S):
-                await process.wait()
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
 
 
 class MailCommands:
@@ -176,7 +106,7 @@ class MailCommands:
         for agent in () if self._is_closed else set(agents):
             if agent in self._tasks:
                 self._again.add(agent)
-            elif self._command(agent, "") is not None:
+            elif self._wake(agent, "") is not None or self._quiet_in_s(agent) is not None:
                 task = asyncio.get_running_loop().create_task(self._serve(agent))
                 self._tasks[agent] = task
                 task.add_done_callback(partial(self._on_end, agent))
@@ -197,8 +127,12 @@ class MailCommands:
         while True:
             while (left_s := self._limit.left_s(agent)) > 0:
                 await self._pause(min(left_s, WAKE_EVERY_S))  # a pause may end early
-            if self._command(agent, "") is None:
-                return  # its program has a waiter of its own now, or is in a turn
+            if self._wake(agent, "") is None:
+                quiet_in_s = self._quiet_in_s(agent)
+                if quiet_in_s is None:
+                    return  # its program has a waiter of its own now, or is in a turn
+                await self._pause(quiet_in_s, lambda: self._quiet_in_s(agent) is None)
+                continue
             claim = await self._announcer.claim_wake(agent)
             if not claim.waiting:
                 return
@@ -230,46 +164,38 @@ class MailCommands:
 
     async def _announce(self, agent: str, claim: Claim) -> bool:
         """Run the command for the messages of a claim; return False if it failed."""
-        command = self._command(agent, announcement(claim.waiting))
-        if command is None:
+        wake = self._wake(agent, announcement(claim.waiting))
+        if wake is None:
             return False
         self._limit.note(agent)
         new = sum(each.messages for each in claim.waiting)
-        env = {AGENT_ENV: agent, NEW_ENV: str(new), **command.env}
-        ended = await run_command(command.argv, env, COMMAND_S, self._clock)
-        await self._agents.store.writer.run(lambda tx: _journal(tx, agent, command, ended))
+        ended = await wake.run({AGENT_ENV: agent, NEW_ENV: str(new)}, self._clock)
+        await self._agents.store.writer.run(lambda tx: _journal(tx, agent, wake, ended))
         if ended.exit != 0:
-            log.warning("mail_command_failed", agent=agent, kind=command.kind, exit=ended.exit)
+            log.warning("mail_command_failed", agent=agent, kind=wake.kind, exit=ended.exit)
         return ended.exit == 0
 
-    def _command(self, agent: str, text: str) -> Command | None:
-        """Return the command for an agent that no hook of its program wakes."""
-        sessions = [each for each in self._sessions.of_agent(agent) if each.process.is_running()]
+    def _wake(self, agent: str, text: str) -> Wake | None:
+        """Return how to wake an agent that no waiter of its program wakes; None if nothing may."""
+        sessions = self._running(agent)
         if any(each.waiter is not None for each in sessions):
             return None
         for session in sessions:
-            queue = codex_queue(session, self._clock, text)
-            if queue is not None:
-                return queue
+            found = codex_queue(session, self._clock, text) or claude_inbox(session, self._clock, text)
+            if found is not None:
+                return found
         command = self._on_mail.get(agent)
-        return None if command is None else Command("on_mail", (_SHELL, "-c", command), {})
+        return None if command is None else Command("on_mail", (SHELL, "-c", command), {})
 
+    def _quiet_in_s(self, agent: str) -> float | None:
+        """Return when a program may be woken through its inbox; None if it has none, or has a waiter."""
+        sessions = self._running(agent)
+        if any(each.waiter is not None for each in sessions):
+            return None
+        return min((each.quiet_in_s(self._clock) for each in sessions if uses_inbox(each)), default=None)
 
-def codex_queue(session: Session, clock: Clock, text: str, root: Path = Path("/proc")) -> Command | None:
-    """Return the command that queues a prompt for an idle Codex; None if the session is none, or is in a turn."""
-    is_idle = session.event == TURN_END and not session.is_busy(clock)
-    if session.program != "codex" or not session.session_id or not is_idle:
-        return None
-    process = root / str(session.process.pid)
-    try:
-        if b"exec" in (process / "cmdline").read_bytes().split(b"\0")[1:]:
-            return None  # `codex exec` ends after its turn and takes nothing from the queue
-        program = str((process / "exe").readlink())
-        pairs = [pair.partition("=") for pair in (process / "environ").read_text(errors="replace").split("\0")]
-    except OSError:
-        return None
-    env = {name: value for name, _, value in pairs if name in ("CODEX_HOME", "HOME")}
-    return Command("codex_queue", (program, "queue", "--thread", session.session_id, "--message", text), env)
+    def _running(self, agent: str) -> list[Session]:
+        return [each for each in self._sessions.of_agent(agent) if each.process.is_running()]
 
 
 def _read_commands(db: apsw.Connection) -> dict[str, str]:
@@ -284,6 +210,6 @@ def _set_command(tx: JournalTransaction, agent: str, command: str | None) -> Non
     tx.append("agent.on_mail_set", ref=agent, body={"is_set": command is not None})
 
 
-def _journal(tx: JournalTransaction, agent: str, command: Command, ended: Ended) -> None:
-    body = {"kind": command.kind, "exit": ended.exit, "ms": ended.ms}
+def _journal(tx: JournalTransaction, agent: str, wake: Wake, ended: Ended) -> None:
+    body = {"kind": wake.kind, "exit": ended.exit, "ms": ended.ms}
     tx.append("agent.command_run", ref=agent, body=body | ({"timeout": True} if ended.is_timeout else {}))

@@ -39,6 +39,7 @@ class HookInput(msgspec.Struct):
     agent_id: str | None = None
     hook_event_name: str = ""
     cwd: str | None = None
+    permission_mode: Any = None
     tool_input: Any = None
     #: of a failed turn: its kind, and what the program tells its user
     error: Any = None

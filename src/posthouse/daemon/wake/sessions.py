@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from posthouse.daemon.agents.processes import ProcessRef, find_process
 from posthouse.model.clock import Clock, format_utc
@@ -19,6 +19,14 @@ from posthouse.model.limits import SECOND_NS
 BUSY_S = 60  # after the last hook of a turn: an interrupted turn has no end that a hook reports
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "env"})
 _ANCESTORS_MAX = 8
+
+
+class InboxSocket(NamedTuple):
+    """Where a Claude Code session takes messages of other sessions, as it tells the processes that it starts."""
+
+    path: str
+    #: proves that a writer knows it from the session
+    token: str
 
 
 class Waiter:
@@ -46,13 +54,21 @@ class Session:
         self.event = ""
         self.at_ns = 0
         self.waiter: Waiter | None = None
+        self.inbox: InboxSocket | None = None
+        self.permission_mode = ""
         self._busy_until_ns = 0
+        self._quiet_at_ns = 0
 
     def note(self, event: str, session_id: str, clock: Clock, *, is_turn: bool) -> None:
         """Take note of a hook; `is_turn` says whether the program is in a turn now."""
         self.event, self.at_ns = event, clock.wall_ns()
         self.session_id = session_id or self.session_id
-        self._busy_until_ns = clock.boot_ns() + BUSY_S * SECOND_NS if is_turn else 0
+        self._quiet_at_ns = clock.boot_ns() + BUSY_S * SECOND_NS
+        self._busy_until_ns = self._quiet_at_ns if is_turn else 0
+
+    def quiet_in_s(self, clock: Clock) -> float:
+        """Return the seconds until no hook has run for so long that none is expected; zero if that is now."""
+        return max(0.0, (self._quiet_at_ns - clock.boot_ns()) / SECOND_NS)
 
     def is_busy(self, clock: Clock) -> bool:
         """Return True in a turn: the program's own hooks announce mail then."""
@@ -80,6 +96,7 @@ class Session:
             "event": self.event,
             "at": format_utc(self.at_ns),
             "is_waiting": self.waiter is not None,
+            "has_inbox": self.inbox is not None,
         }
 
 

@@ -18,8 +18,8 @@ import apsw
 import msgspec
 import structlog
 
-from posthouse.daemon.wake.commands import run_command
 from posthouse.daemon.wake.parked_events import ParkedEvent, ParkedEvents, retry_s
+from posthouse.daemon.wake.run_command import SHELL, run_command
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.cursor import Cursor, Extent, parse_cursor, resolve_cursor
 from posthouse.journal.digest import Record
@@ -39,7 +39,6 @@ ATTEMPTS = 3
 _RETRY_S = (1.0, 10.0)  # between the first attempts
 _LOOK_S = 1.0  # an event that no callback reported
 _LAG_RECORDS = 1_000  # of other types, before the cursor passes them so that they can be pruned
-_SHELL = "/bin/sh"
 #: event -> kind of store, and the record that reports it
 RECORDS: dict[str, tuple[str, str]] = {
     "received": ("inbox", "inbox.received"),
@@ -324,7 +323,7 @@ class UserHooks:
             with self._tokens.issue(given.ref) as token:
                 address = {} if self.url is None else {"POSTHOUSE_URL": self.url}
                 env = {**given.told, **address, "POSTHOUSE_TOKEN": token}
-                ended = await run_command((_SHELL, "-c", hook.command), env, hook.timeout_s, self._home.clock)
+                ended = await run_command((SHELL, "-c", hook.command), env, hook.timeout_s, self._home.clock)
         body = {"event_id": given.event_id, "attempt": given.number, "exit": ended.exit, "ms": ended.ms}
         body |= {"timeout": True} if ended.is_timeout else {}
         await self._home.writer.run(lambda tx: _journal(tx, hook.name, given.mesh, body))
