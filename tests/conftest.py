@@ -18,6 +18,7 @@ import structlog
 from hypothesis import settings
 
 from tests.postgresql.server import PostgresServer, find_installation, run_server
+from tests.scheduling import FileScheduling, rank
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -26,6 +27,17 @@ settings.load_profile("untimed")
 def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config) -> FileScheduling | None:
+    return FileScheduling(config) if config.getoption("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let every worker collect what takes long first, in the order in which the units are handed out."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=rank)
 
 
 @pytest.fixture(autouse=True)
