@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+import uvloop
+
 from posthouse.http.outbound import OutboundAccount
-from tests.client.certificates import make_certificate
+from tests.client.certificates import Certificate, make_certificate
 
 
 class Peer:
@@ -116,8 +120,13 @@ def test_reader_that_falls_behind_and_catches_up_again_and_again_leaves_nothing_
     assert len(crowd.account.open(lags)._marks) <= 2  # type: ignore[arg-type]
 
 
-async def test_bytes_that_tls_has_encrypted_count(tmp_path: Path) -> None:
-    certificate = make_certificate(tmp_path, "127.0.0.1")
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_bytes_that_tls_has_encrypted_count(tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_write_to_a_peer_that_does_not_read(make_certificate(tmp_path, "127.0.0.1")))
+
+
+async def _write_to_a_peer_that_does_not_read(certificate: Certificate) -> None:
     ours, theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
     ours.load_cert_chain(certificate.cert, certificate.key)
     theirs.check_hostname, theirs.verify_mode = False, ssl.CERT_NONE
@@ -128,9 +137,11 @@ async def test_bytes_that_tls_has_encrypted_count(tmp_path: Path) -> None:
     writer = await accepted.get()
     account, size = OutboundAccount(1 << 30), 16 * 1024 * 1024  # more than the kernel takes
     transport = cast(asyncio.Transport, writer.transport)
-    transport.write(b"x" * size)
-    account.open(transport).wrote(size)
-    assert account.measure() > size // 2
-    for each in (peer, writer):
-        each.transport.abort()
-    server.close()
+    try:
+        transport.write(b"x" * size)
+        account.open(transport).wrote(size)
+        assert account.measure() > size // 2
+    finally:
+        for each in (peer, writer):
+            each.transport.abort()
+        server.close()

@@ -5,17 +5,19 @@ Each connection has an Outlet that counts its unsent bytes and the bytes held un
 grow between two checks, because a transport does not report that it has sent something: the total is never too low,
 and all connections are measured again only when it exceeds the bound. The slowest reader is the one whose oldest
 unsent byte has waited longest, so a peer that takes a byte now and then is no faster than one that takes none.
-A TLS transport does not count what it has encrypted: asyncio's transport below it is asked too. uvloop hides that one,
-so a large response is held here and written in small parts.
+A TLS transport does not count what it has encrypted: the transport below it is asked too. A large response is held here
+and written in small parts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 import structlog
 from aiohttp import BytesIOPayload, web
@@ -125,9 +127,22 @@ class Outlet:
 
 
 def _transport_below(transport: asyncio.Transport) -> asyncio.Transport | None:
-    """Return the transport below a TLS transport of asyncio, which offers no other way to it; else None."""
-    below = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
-    return below if isinstance(below, asyncio.Transport) else None
+    """Return the transport that a TLS transport writes to; None for a transport without TLS.
+
+    No interface leads to it. In asyncio it has a name; uvloop keeps it in a C struct, which only the garbage collector
+    can follow.
+    """
+    if transport.get_extra_info("ssl_object") is None:
+        return None
+    protocol = getattr(transport, "_ssl_protocol", None)
+    below = _hidden_below(transport) if protocol is None else getattr(protocol, "_transport", None)
+    return cast(asyncio.Transport | None, below)
+
+
+def _hidden_below(transport: asyncio.Transport) -> object | None:
+    protocols = [each for each in gc.get_referents(transport) if type(each).__name__ == "SSLProtocol"]
+    transports = [each for each in gc.get_referents(*protocols) if hasattr(each, "get_write_buffer_size")]
+    return next((each for each in transports if each is not transport), None)
 
 
 class _HeldBody(BytesIOPayload):
