@@ -5,7 +5,9 @@ JOBS ?= 3
 PYTEST_ARGS ?=
 BENCH ?= store bus relay drain locks send
 
-.PHONY: help setup up down test check lint format house bench faults soak lock audit docs clean
+LINTS := style types layers declared dead
+
+.PHONY: help setup up down test check lint $(LINTS) format house bench faults soak lock audit docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -25,12 +27,23 @@ check: setup ## the tests alone
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
 lint: setup house ## ruff, types, layers, declared dependencies, dead code, house report
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(LINTS)
+
+style:
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types:
 	@$(BIN)/mypy
+
+layers:
 	@$(BIN)/lint-imports --no-cache
+
+declared:
 	@$(BIN)/deptry src
 	@$(BIN)/deptry tests bench scripts examples --ignore DEP002,DEP004
+
+dead:
 	@$(BIN)/vulture
 
 format: setup ## let ruff format the files
