@@ -1,4 +1,4 @@
-"""The page of metrics, from the registries of the servers.
+"""The page of metrics, from the registries of the servers and of the pipeline.
 
 A registry is `METRICS`, values with `name`, `kind`, `labels` (a tuple) and `help`.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 from posthouse.daemon.metrics import METRICS as DAEMON_METRICS
 from posthouse.model.metrics import METRICS as RELAY_METRICS
 from posthouse.model.metrics import Metric
+from posthouse.pipeline.run.run_metrics import METRICS as PIPELINE_METRICS
 from scripts.reference.markdown import code, table
 
 
 def declared() -> list[Metric]:
     """Return every declared metric by name."""
-    return sorted((*RELAY_METRICS, *DAEMON_METRICS), key=lambda metric: metric.name)
+    return sorted((*RELAY_METRICS, *DAEMON_METRICS, *PIPELINE_METRICS), key=lambda metric: metric.name)
 
 
 def render() -> str | None:

@@ -101,5 +101,5 @@ def _write(delta: Delta, rows: pa.Table, day: str) -> None:
     file = folder / f"part-{secrets.token_hex(8)}.parquet"
     pq.write_table(rows, file)
     schema = rows.schema.append(pa.field(DAY, pa.string())) if day else rows.schema
-    commit = Commit(add=[describe_file(delta.path, file)])
+    commit = Commit(add=[describe_file(delta.storage, file.relative_to(delta.path).as_posix())])
     delta.commit(commit, schema, [DAY] if day else [])

@@ -56,6 +56,10 @@ class Settings(dict[str, Resolved]):
         """Return a setting that is text."""
         return str(self[name].value)
 
+    def optional_text(self, name: str) -> str | None:
+        """Return a text, or None if the setting has no value."""
+        return None if self[name].value is None else self.text(name)
+
     def integer(self, name: str) -> int:
         """Return a setting that is a whole number."""
         return int(str(self[name].value))

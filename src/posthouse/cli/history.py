@@ -30,14 +30,16 @@ if TYPE_CHECKING:
 
 def find_lake() -> Lookup | None:
     """Return the lake that the settings name, or None if it is absent, empty or cannot be read here."""
-    path = load_settings().path("pipeline.lake")
-    tables = ("bronze_epochs", "bronze_journal", "bronze_events")
-    if not all((path / table / "_delta_log").is_dir() for table in tables) or find_spec("deltalake") is None:
-        return None
+    settings = load_settings()
+    location, path = settings.text("pipeline.lake"), settings.path("pipeline.lake")
+    if ("://" not in location and not path.is_dir()) or find_spec("deltalake") is None:
+        return None  # without the pipeline, which takes a moment to import
     from posthouse.pipeline.lake import Lake
     from posthouse.pipeline.lake.lookup import Lookup
 
-    return Lookup(Lake(path))
+    lake = Lake(location)
+    has_history = {"bronze_epochs", "bronze_journal", "bronze_events"} <= set(lake.names())
+    return Lookup(lake) if has_history else None
 
 
 _LAKE_CURSOR = "lake:"

@@ -1,7 +1,7 @@
-"""`posthouse pipeline`: bring the lake up to date, query it, keep a session warm, and audit the whole history.
+"""`posthouse pipeline`: query the lake, keep a session warm, and audit the whole history.
 
-A run that fails or is killed can be repeated: no row is duplicated or missing. Arguments and sources are checked
-before Spark starts. The verbs of pipeline_publish and pipeline_report are registered here too.
+Arguments and sources are checked before Spark starts. The verbs of pipeline_run, pipeline_publish and pipeline_report
+are registered here too.
 """
 
 from __future__ import annotations
@@ -13,96 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import parse_duration
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, open_sources, relays_of
+from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, open_sources
 from posthouse.cli.pipeline_publish import archive, publish, replay
 from posthouse.cli.pipeline_report import demo, report, whatif
+from posthouse.cli.pipeline_run import run
 from posthouse.model.codes.spec import Exit
-from posthouse.model.errors import error
 
 if TYPE_CHECKING:
     from posthouse.pipeline.audit.audit import Report
     from posthouse.pipeline.query import Answer
-    from posthouse.pipeline.run.copy_feeds import RunStep
-    from posthouse.pipeline.run.lake_run import RunReport
-
-
-def run(
-    *,
-    once: Annotated[bool, Parameter(negative=(), help="Run once; the default.")] = False,
-    every: Annotated[str | None, Parameter(help="Repeat the run at this interval: 60s, 15m.")] = None,
-    rebuild: Annotated[bool, Parameter(negative=(), help="Rebuild every table above bronze.")] = False,
-    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
-    output: Output = PLAIN,
-) -> None:
-    """Copy new journal records into the lake, then bring every table up to date.
-
-    A run that fails or is killed can be repeated: no row is duplicated or missing. If a source is a relay, the Merkle
-    root of every new batch is published there as a signed event. With --every the command repeats until Ctrl-C or
-    SIGTERM; after SIGTERM it finishes the current run.
-
-    For example:
-
-        posthouse pipeline run
-        posthouse pipeline run --source ~/.posthouse/relay --lake /data/lake
-        posthouse pipeline run --source https://relay.example.org --every 60s
-    """
-    if once and every is not None:
-        raise error("usage", text="--once and --every exclude each other")
-    wait_s = None if every is None else parse_duration(every)
-    open_sources(pipeline_options)  # fail before Spark starts
-    spark = pipeline_options.session()
-    try:
-        stopped = _stop_on_sigterm() if wait_s is not None else None
-        _run_once(pipeline_options, output, is_rebuild=rebuild)
-        while stopped is not None and not stopped.wait(wait_s):
-            _run_once(pipeline_options, output, is_rebuild=False)
-    finally:
-        spark.stop()
-
-
-def _stop_on_sigterm() -> threading.Event:
-    """Return an event that SIGTERM sets; a second SIGTERM ends the process at once."""
-    stopped = threading.Event()
-
-    def stop(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        # in a thread: the interrupted main thread may hold the event's lock
-        threading.Thread(target=stopped.set).start()
-
-    signal.signal(signal.SIGTERM, stop)
-    return stopped
-
-
-def _run_once(pipeline_options: PipelineOptions, output: Output, *, is_rebuild: bool) -> None:
-    from posthouse.pipeline.run.lake_run import bring_up_to_date, publish_roots, with_relay_lock
-
-    lake = pipeline_options.open_lake()
-    relays = relays_of(pipeline_options)
-    with with_relay_lock(lake.path, pipeline_options.relay_options(relays[0]).client() if relays else None):
-        report = bring_up_to_date(
-            pipeline_options.session(),
-            lake,
-            open_sources(pipeline_options),
-            batch_rows=pipeline_options.settings().integer("pipeline.batch_rows"),
-            is_rebuild=is_rebuild,
-            on_step=lambda step: _show_step(output, step),
-        )
-    published = sum(publish_roots(lake, pipeline_options.relay_options(relay).client()) for relay in relays)
-    _show_run(output, report, published)
-
-
-def _show_step(output: Output, step: RunStep) -> None:
-    if output.json:
-        output.result(step.as_value(), "")
-    elif step.step != "unchanged":
-        output.note(f"{step.step:>9}  {step.table:<24} {step.rows:>12,} rows")
-
-
-def _show_run(output: Output, report: RunReport, published: int) -> None:
-    value = {"rows": report.rows, "versions": report.versions, "published": published}
-    output.result(value, table(("table", "version"), list(report.versions.items())))
 
 
 def query(

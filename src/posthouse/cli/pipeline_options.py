@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from posthouse.cli.config import Settings, load_settings
+from posthouse.cli.config import Settings, load_settings, split_pair
 from posthouse.cli.options import KeyFile, RelayOptions, load_key
 from posthouse.model.errors import error
 
@@ -43,35 +42,65 @@ class PipelineOptions:
         ),
     ] = ()
     lake: Annotated[
-        Path | None, Parameter(help="Directory of the lake. Default: POSTHOUSE_PIPELINE_LAKE, else ~/.posthouse/lake.")
+        str | None,
+        Parameter(
+            help="Directory of the lake, or s3://BUCKET/PREFIX. Default: POSTHOUSE_PIPELINE_LAKE, else "
+            "~/.posthouse/lake."
+        ),
     ] = None
     master: Annotated[
-        str | None, Parameter(help="Spark master: local[N], local[*] or the URL of a cluster [default: local[*]].")
+        str | None,
+        Parameter(
+            help="Spark master: local[N], local[*], the URL of a cluster, or sc://HOST:PORT of Spark Connect "
+            "[default: local[*]]."
+        ),
+    ] = None
+    spark_conf: Annotated[
+        tuple[str, ...],
+        Parameter(negative=(), show_default=False, help="A setting of Spark: spark.executor.memory=4g. Repeatable."),
+    ] = ()
+    executor_python: Annotated[
+        str | None,
+        Parameter(help="Python of Spark's executors [default: PYSPARK_PYTHON, else the Python of this command]."),
     ] = None
     key_file: KeyFile = None
 
     def settings(self) -> Settings:
         """Return the settings; the options of this command override file and environment."""
-        lake = None if self.lake is None else str(self.lake)
-        return load_settings({"pipeline.lake": lake, "pipeline.master": self.master})
-
-    def lake_path(self) -> Path:
-        """Return the directory of the lake."""
-        return self.settings().path("pipeline.lake").absolute()
+        given = {
+            "pipeline.lake": self.lake,
+            "pipeline.master": self.master,
+            "pipeline.executor_python": self.executor_python,
+        }
+        return load_settings(given)
 
     def open_lake(self) -> Lake:
         """Return the lake; it may not exist yet."""
         from posthouse.pipeline.lake import Lake
 
-        return Lake(self.lake_path())
+        return Lake(self.settings().text("pipeline.lake"))
 
     def session(self) -> SparkSession:
         """Start Spark, or return the running session."""
         from posthouse.pipeline.session import spark_session
 
         settings = self.settings()
-        memory_mb = settings.integer("pipeline.driver_memory_mb")
-        return spark_session(settings.text("pipeline.master"), driver_memory_mb=memory_mb)
+        return spark_session(
+            settings.text("pipeline.master"),
+            driver_memory_mb=settings.integer("pipeline.driver_memory_mb"),
+            settings=self.spark_settings(),
+            python=settings.optional_text("pipeline.executor_python"),
+            executor_environ=self.open_lake().storage.environment(),
+        )
+
+    def spark_settings(self) -> dict[str, str]:
+        """Return the settings of Spark that the settings file and the options give."""
+        lines = (self.settings().optional_text("pipeline.spark_conf") or "").splitlines()
+        pairs = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+        found = dict(split_pair(pair, "--spark-conf") for pair in (*pairs, *self.spark_conf))
+        if wrong := [name for name in found if not name.startswith("spark.")]:
+            raise error("usage", text=f"{wrong[0]!r} is not a setting of Spark", hint="Their names start with spark.")
+        return found
 
     def sources(self) -> tuple[str, ...]:
         """Return the given sources, or every store of this host; raise a usage error if there is none."""

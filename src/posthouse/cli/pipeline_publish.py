@@ -113,7 +113,7 @@ def replay(
     topic = to.removeprefix("#") if to.startswith("#") else None
     named = mesh or default_mesh()
     options = ReplayOptions(where, to, None if topic is None else named)
-    cursors = ReplayCursors(pipeline_options.lake_path())
+    cursors = ReplayCursors(pipeline_options.open_lake().path)
     cursor = cursors.begin(name, options)
     messages = _select(pipeline_options, options, cursor)
 

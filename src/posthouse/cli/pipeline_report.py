@@ -202,7 +202,7 @@ def demo(
     directory = Path(tempfile.mkdtemp(prefix="posthouse-demo-")) if to is None else to.absolute()
     output.note(f"generating {messages:,} messages in {directory}")
     history = make_history(directory, seed, agents, messages)
-    pipeline_options = replace(pipeline_options, lake=pipeline_options.lake or directory / "lake")
+    pipeline_options = replace(pipeline_options, lake=pipeline_options.lake or str(directory / "lake"))
     lake, spark = pipeline_options.open_lake(), pipeline_options.session()
     try:
         done = bring_up_to_date(spark, lake, [Access(source) for source in history.sources])
@@ -211,7 +211,7 @@ def demo(
         path = write_report(spark, lake, None, is_audited=True)
     finally:
         spark.stop()
-    output.result({"path": path, "lake": lake.path, "sources": history.sources}, f"report: {path}")
+    output.result({"path": path, "lake": lake.location, "sources": history.sources}, f"report: {path}")
     if open:
         show_page(path)
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from posthouse.files import private_dir, write_atomic
+from posthouse.files import home_directory, private_dir, write_atomic
 from posthouse.model.errors import error
 
 _EPOCH_BYTES = 16
@@ -86,6 +87,14 @@ def _shared_seq(extent: Extent, position: Cursor) -> int:
 
 
 DIRECTORY = "committed"
+_S3 = "s3://"
+
+
+def lake_directory(location: str) -> Path:
+    """Return the directory on this host for the marks of a lake: its own, or one of the home for a lake in S3."""
+    if not location.startswith(_S3):
+        return Path(location).expanduser()
+    return home_directory() / "lakes" / hashlib.sha256(location.rstrip("/").encode()).hexdigest()[:16]
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -7,11 +7,10 @@ cursor below the horizon gets cursor_pruned.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from posthouse.journal.append import SQL, JournalTransaction
-from posthouse.journal.cursor import read_committed
+from posthouse.journal.cursor import lake_directory, read_committed
 from posthouse.journal.read import JournalState, read_state
 from posthouse.model.errors import error
 
@@ -21,7 +20,7 @@ def prunable_through(tx: JournalTransaction, lake: str | None) -> int:
     if lake is None:
         return tx.head
     epoch, _parent, _fork = tx.db.execute(SQL.current_epoch).fetchone() or ("", None, 0)
-    return min(tx.head, read_committed(Path(lake).expanduser(), epoch))
+    return min(tx.head, read_committed(lake_directory(lake), epoch))
 
 
 def count_bytes(tx: JournalTransaction) -> JournalState:

@@ -345,8 +345,27 @@ _MCP: tuple[Setting, ...] = (
     ),
 )
 _PIPELINE: tuple[Setting, ...] = (
-    Setting("pipeline.lake", str, "~/.posthouse/lake", "Directory of the lake."),
-    Setting("pipeline.master", str, "local[*]", "Spark master: local[N], local[*] or the URL of a cluster."),
+    Setting("pipeline.lake", str, "~/.posthouse/lake", "Directory of the lake, or s3://BUCKET/PREFIX."),
+    Setting(
+        "pipeline.master",
+        str,
+        "local[*]",
+        "Spark master: local[N], local[*], the URL of a cluster, or sc://HOST:PORT of Spark Connect.",
+    ),
+    Setting(
+        "pipeline.spark_conf",
+        str,
+        None,
+        "Settings of Spark, one key=value per line; --spark-conf adds to them and overrides them.",
+    ),
+    Setting(
+        "pipeline.executor_python",
+        str,
+        None,
+        "Python of Spark's executors [default: PYSPARK_PYTHON, else the Python of the command].",
+    ),
+    Setting("pipeline.metrics_file", str, None, "File that a run writes metrics to, for the node exporter."),
+    Setting("pipeline.openlineage_url", str, None, "Server that gets OpenLineage events of runs."),
     Setting("pipeline.driver_memory_mb", int, 1024, "Memory of the Spark driver.", "MB", 512, 1_048_576),
     Setting("pipeline.batch_rows", int, 1_000_000, "Journal rows per commit of a run.", "rows", 1, 100_000_000),
 )
@@ -361,7 +380,9 @@ _STORAGE: tuple[Setting, ...] = (
         MIB,
         SAFE_INTEGER_MAX,
     ),
-    Setting("journal.lake", str, None, "Lake directory; if set, only records that the lake has committed are pruned."),
+    Setting(
+        "journal.lake", str, None, "Lake, as in pipeline.lake; if set, only records that it has committed are pruned."
+    ),
     Setting(
         "log.level",
         str,

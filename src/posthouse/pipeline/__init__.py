@@ -1,1 +1,5 @@
-"""The data pipeline: the whole history of posthouse on Apache Spark through PySpark."""
+"""The lake and everything computed from it, on Spark; `register` makes format("posthouse") work in any session."""
+
+from posthouse.pipeline.session.spark import register
+
+__all__ = ["register"]

@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from posthouse.client import Client
-from posthouse.files import fsync_dir, sync_file
 from posthouse.journal.digest import Record, digest_contents, digest_records
 from posthouse.model.api import ArchivedRange, Pruned
 from posthouse.model.errors import PosthouseError, error
@@ -50,7 +48,7 @@ class ArchivedHistory:
     def __init__(self, lake: Lake, segments: Sequence[Segment]) -> None:
         self._segments = segments
         self._journal, self._events = BronzeScan(lake, "bronze_journal"), BronzeScan(lake, "bronze_events")
-        self._synced: set[Path] = set()
+        self._synced: set[str] = set()
 
     def read(self, from_seq: int, limit: int) -> ArchivedRows:
         """Return up to `limit` records, starting at a seq and ending at the first gap."""
@@ -77,13 +75,12 @@ class ArchivedHistory:
         ]
 
     def _sync(self, choices: Sequence[RowFilter]) -> None:
-        """Sync the files before the relay deletes its rows; the process that wrote them may not have synced them."""
+        """Sync the files before the relay deletes its rows."""
         for table in (self._journal, self._events):
-            files = [path for choice in choices for path in table.paths(choice)]
-            for path in [*files, *(file.parent for file in files), *(table.log_paths() if files else ())]:
-                if path not in self._synced:
-                    (fsync_dir if path.is_dir() else sync_file)(path)
-                    self._synced.add(path)
+            files = {path for choice in choices for path in table.paths(choice)} - self._synced
+            if files:
+                table.sync(files)
+                self._synced |= files
 
 
 def _refuse_duplicates(seqs: Iterable[int]) -> None:
@@ -130,7 +127,7 @@ async def archive(
 def _archived_history(lake: Lake, epoch: str) -> ArchivedHistory:
     epochs = lake.epochs()
     if epoch not in {each.epoch for each in epochs}:
-        raise error("archive_unknown_history", path=str(lake.path), epoch=epoch)
+        raise error("archive_unknown_history", path=lake.location, epoch=epoch)
     return ArchivedHistory(lake, segments_of(epochs, epoch))
 
 
@@ -142,5 +139,5 @@ async def _prune(client: Client, lake: Lake, archived: ArchivedRange) -> Pruned:
             raise
         fields = failure.fields
         raise error(
-            "archive_differs", path=str(lake.path), from_seq=fields["from_seq"], to_seq=fields["to_seq"]
+            "archive_differs", path=lake.location, from_seq=fields["from_seq"], to_seq=fields["to_seq"]
         ) from failure

@@ -30,7 +30,7 @@ from posthouse.files import private_dir
 from posthouse.model.errors import PosthouseError, error, error_from_problem
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.lake import declared_names
-from posthouse.pipeline.query_guard import check_question, spark_reason
+from posthouse.pipeline.query_guard import check_question, refuse_connect, spark_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +52,7 @@ def ask(spark: SparkSession, lake: Lake, sql: str, limit: int = MAX_ROWS) -> Ans
     """Run a query and return at most `limit` rows."""
     from pyspark.errors import PySparkException
 
+    refuse_connect(spark)
     session = spark.newSession()
     session.conf.set("spark.sql.runSQLOnFiles", "false")  # a second lock, behind the guard
     check_question(session, sql, frozenset(declared_names()))
@@ -68,7 +69,7 @@ def ask(spark: SparkSession, lake: Lake, sql: str, limit: int = MAX_ROWS) -> Ans
 def refuse_empty(lake: Lake) -> None:
     """Raise lake_empty if the lake has no commit."""
     if not lake.names():
-        raise error("lake_empty", path=str(lake.path), table="at all")
+        raise error("lake_empty", path=lake.location, table="at all")
 
 
 def register_named(spark: SparkSession, lake: Lake, sql: str) -> None:
@@ -132,6 +133,7 @@ class QueryServer:
     """Serves queries of one lake from a warm session; `serve` blocks until `close`."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
+        refuse_connect(spark)
         self._spark = spark
         self._lake = lake
         self._lock = threading.Lock()

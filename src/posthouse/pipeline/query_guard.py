@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from posthouse.model.errors import PosthouseError, error
+from posthouse.pipeline.session.spark import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +49,12 @@ def check_question(spark: SparkSession, sql: str, tables: frozenset[str]) -> Non
     except PySparkException as failure:
         raise error("query_failed", reason=spark_reason(failure)) from failure
     _Guard(tables | frozenset(_cte_names(plan))).check(plan)
+
+
+def refuse_connect(spark: SparkSession) -> None:
+    """Raise session_not_classic for a session of Spark Connect: the guard needs the parser in the JVM."""
+    if is_connect(spark):
+        raise error("session_not_classic")
 
 
 def spark_reason(failure: Exception) -> str:

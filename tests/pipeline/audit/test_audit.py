@@ -80,7 +80,7 @@ def test_the_command_tells_every_finding_and_fails(
 ) -> None:
     monkeypatch.setattr(type(spark), "stop", lambda _self: None)  # all tests share the session
     rewrite(lake, "bronze_journal", lambda row: row.update(ref="somebody else"))
-    assert audit_command(pipeline_options=PipelineOptions(lake=lake.path), output=Output(json=True)) == 1
+    assert audit_command(pipeline_options=PipelineOptions(lake=lake.location), output=Output(json=True)) == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert lines[-1]["findings"] == len(lines) - 1 > 0
     assert {"code", "store", "epoch", "ref", "seq", "detail"} == set(lines[0])

@@ -77,11 +77,11 @@ def _check_lock(lake: Lake, post: Post) -> None:
     def client() -> Client:
         return post.client(post.key)
 
-    with with_relay_lock(lake.path, client()):
-        with pytest.raises(PosthouseError) as refused, with_relay_lock(lake.path, client()):
+    with with_relay_lock(lake, client()):
+        with pytest.raises(PosthouseError) as refused, with_relay_lock(lake, client()):
             pass
         assert refused.value.code == "lake_busy"
-    with with_relay_lock(lake.path, client()):
+    with with_relay_lock(lake, client()):
         pass
 
 

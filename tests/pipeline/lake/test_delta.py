@@ -12,8 +12,10 @@ import pytest
 
 from posthouse.model.clock import SystemClock
 from posthouse.model.errors import PosthouseError
+from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.data_file import describe_file
 from posthouse.pipeline.lake.delta import Commit, Delta, check_files, vacuum
+from posthouse.pipeline.lake.storage import LocalStorage
 from posthouse.pipeline.run.lake_run import hold_lake
 
 SCHEMA = pa.schema([("epoch", pa.string()), ("seq", pa.int64()), ("day", pa.string())])
@@ -27,15 +29,16 @@ def write(table: Delta, first: int, last: int) -> Commit:
     seqs = list(range(first, last + 1))
     pq.write_table(pa.table({"epoch": ["e"] * len(seqs), "seq": seqs}), path)
     before = None if first == 1 else first - 1
-    return Commit([describe_file(table.path, path)], (), {"app": last}, {"app": before})
+    described = describe_file(table.storage, path.relative_to(table.path).as_posix())
+    return Commit([described], (), {"app": last}, {"app": before})
 
 
 def test_a_commit_carries_files_bounds_and_how_far_it_got(tmp_path: Path) -> None:
-    table = Delta(tmp_path / "t")
+    table = Delta(LocalStorage(tmp_path / "t"))
     assert (table.version(), table.app_version("app"), table.files()) == (-1, None, [])
     table.commit(write(table, 1, 5), SCHEMA, ("day",))
     table.commit(write(table, 6, 9), SCHEMA, ("day",))
-    found = Delta(tmp_path / "t")
+    found = Delta(LocalStorage(tmp_path / "t"))
     assert (found.version(), found.app_version("app"), found.app_version("other")) == (1, 9, None)
     assert [(file.rows, file.min_values["seq"], file.max_values["seq"], file.partition) for file in found.files()] == [
         (5, 1, 5, {"day": "2026-01-01"}),
@@ -45,7 +48,7 @@ def test_a_commit_carries_files_bounds_and_how_far_it_got(tmp_path: Path) -> Non
 
 
 def test_nobody_else_can_read_the_log_of_a_table_whatever_the_umask(tmp_path: Path) -> None:
-    table = Delta(tmp_path / "t")
+    table = Delta(LocalStorage(tmp_path / "t"))
     before = os.umask(0)
     try:
         table.commit(write(table, 1, 5), SCHEMA, ("day",))
@@ -61,7 +64,7 @@ def test_nobody_else_can_read_the_log_of_a_table_whatever_the_umask(tmp_path: Pa
 
 @pytest.mark.parametrize("happens", ["lost", "cut"])
 def test_a_file_that_is_not_there_in_full_is_never_committed(tmp_path: Path, happens: str) -> None:
-    table = Delta(tmp_path / "t")
+    table = Delta(LocalStorage(tmp_path / "t"))
     table.commit(write(table, 1, 5), SCHEMA, ("day",))
     commit = write(table, 6, 9)
     path = table.path / commit.add[0].path
@@ -72,23 +75,23 @@ def test_a_file_that_is_not_there_in_full_is_never_committed(tmp_path: Path, hap
     with pytest.raises(PosthouseError) as refused:
         table.commit(commit, SCHEMA, ("day",))
     assert refused.value.code == "lake_files_missing"
-    found = Delta(tmp_path / "t")
+    found = Delta(LocalStorage(tmp_path / "t"))
     assert (found.version(), found.app_version("app"), len(found.files())) == (0, 5, 1)
 
 
 def test_a_batch_that_is_there_already_is_refused(tmp_path: Path) -> None:
-    table = Delta(tmp_path / "t")
+    table = Delta(LocalStorage(tmp_path / "t"))
     first = write(table, 1, 5)
     table.commit(first, SCHEMA, ("day",))
-    late = Delta(tmp_path / "t")
+    late = Delta(LocalStorage(tmp_path / "t"))
     with pytest.raises(PosthouseError) as refused:
         late.commit(first, SCHEMA, ("day",))
     assert refused.value.code == "lake_busy"
-    assert sum(file.rows for file in Delta(tmp_path / "t").files()) == 5
+    assert sum(file.rows for file in Delta(LocalStorage(tmp_path / "t")).files()) == 5
 
 
 def test_a_table_whose_file_was_cut_off_or_lost_is_told_damaged(tmp_path: Path) -> None:
-    table = Delta(tmp_path / "t")
+    table = Delta(LocalStorage(tmp_path / "t"))
     table.commit(write(table, 1, 5), SCHEMA, ("day",))
     (file,) = table.files()
     path = table.path / file.path
@@ -103,29 +106,29 @@ def test_a_table_whose_file_was_cut_off_or_lost_is_told_damaged(tmp_path: Path) 
 
 
 def test_a_log_that_is_half_written_is_told_damaged_and_left_alone(tmp_path: Path) -> None:
-    table = Delta(tmp_path / "t")
+    table = Delta(LocalStorage(tmp_path / "t"))
     table.commit(write(table, 1, 5), SCHEMA, ("day",))
     (log,) = (table.path / "_delta_log").glob("*.json")
     half = log.read_bytes()[:40]
     log.write_bytes(half)
     with pytest.raises(PosthouseError) as refused:
-        Delta(tmp_path / "t").version()
+        Delta(LocalStorage(tmp_path / "t")).version()
     assert refused.value.code == "lake_damaged"
     assert log.read_bytes() == half
 
 
 def test_a_table_of_a_newer_posthouse_is_refused(tmp_path: Path) -> None:
-    table = Delta(tmp_path / "t")
+    table = Delta(LocalStorage(tmp_path / "t"))
     table.commit(write(table, 1, 5), SCHEMA, ("day",))
     (log,) = (table.path / "_delta_log").glob("*.json")
     log.write_text(log.read_text().replace("posthouse.schema_version=1", "posthouse.schema_version=7"))
     with pytest.raises(PosthouseError) as refused:
-        Delta(tmp_path / "t").files()
+        Delta(LocalStorage(tmp_path / "t")).files()
     assert (refused.value.code, refused.value.fields["found"]) == ("lake_newer", 7)
 
 
 def test_files_that_no_commit_names_are_removed_after_a_while(tmp_path: Path) -> None:
-    table = Delta(tmp_path / "t")
+    table = Delta(LocalStorage(tmp_path / "t"))
     table.commit(write(table, 1, 5), SCHEMA, ("day",))
     write(table, 6, 9)  # a run that was killed before its commit
     assert vacuum(table, SystemClock()) == 0
@@ -135,9 +138,10 @@ def test_files_that_no_commit_names_are_removed_after_a_while(tmp_path: Path) ->
 
 
 def test_a_second_run_is_told_that_the_lake_is_busy(tmp_path: Path) -> None:
-    with hold_lake(tmp_path / "lake"):
-        with pytest.raises(PosthouseError) as refused, hold_lake(tmp_path / "lake"):
+    lake = Lake(tmp_path / "lake")
+    with hold_lake(lake):
+        with pytest.raises(PosthouseError) as refused, hold_lake(lake):
             pass
         assert refused.value.code == "lake_busy"
-    with hold_lake(tmp_path / "lake"):
+    with hold_lake(lake):
         pass

@@ -32,8 +32,11 @@ def table_rows(lake: Lake) -> dict[str, Counter[str]]:
 def _rows_of(delta: Delta) -> Iterator[str]:
     import pyarrow.parquet as pq
 
+    storage = delta.storage
     for file in delta.files():
-        for row in pq.ParquetFile(delta.path / file.path).read().to_pylist():
+        for row in pq.read_table(
+            storage.full_path(file.path), partitioning=None, filesystem=storage.filesystem()
+        ).to_pylist():
             yield repr(sorted((row | dict(file.partition)).items()))
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import functions as f
 
+from posthouse.cli.pipeline_options import PipelineOptions
+from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.session import spark as spark_module
 from posthouse.pipeline.session import spark_session
+from tests.pipeline.quick_start import QUICK_START
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,3 +41,41 @@ def test_other_users_cannot_read_what_spark_spills(spark: SparkSession) -> None:
 def test_scratch_directory_of_a_session_is_private() -> None:
     folder = Path(spark_module._scratch_directory())
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("master", "is_local"),
+    [("local", True), ("local[*]", True), ("local[2,3]", True), ("local-cluster[2,1,512]", False), ("yarn", False)],
+)
+def test_workers_of_a_local_master_are_on_this_machine(master: str, is_local: bool) -> None:
+    assert spark_module.is_local_master(master) is is_local
+
+
+def test_python_of_the_executors_is_the_chosen_one_else_that_of_the_user_else_this_one() -> None:
+    choose = spark_module._executor_python
+    environ = {"PYSPARK_PYTHON": "/user/python"}
+    assert choose(environ, "/flag/python", {"spark.pyspark.python": "/conf/python"}) == "/conf/python"
+    assert choose(environ, "/flag/python", {}) == "/flag/python"
+    assert choose(environ, None, {}) == "/user/python"
+    assert choose({}, None, {}) == sys.executable
+
+
+def test_settings_of_spark_come_from_the_file_and_options_override_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTHOUSE_HOME", str(tmp_path))
+    (tmp_path / "config.toml").write_text(
+        '[pipeline]\nspark_conf = """\n# ours\nspark.cores.max=4\nspark.executor.extraJavaOptions=-Da=b -Dc=d\n"""\n'
+        'executor_python = "/opt/python"\n'
+    )
+    options = PipelineOptions(spark_conf=("spark.cores.max=8",))
+    assert options.spark_settings() == {"spark.cores.max": "8", "spark.executor.extraJavaOptions": "-Da=b -Dc=d"}
+    assert options.settings().optional_text("pipeline.executor_python") == "/opt/python"
+    for wrong in ("spark.cores.max", "cores=3"):
+        with pytest.raises(PosthouseError) as refused:
+            PipelineOptions(spark_conf=(wrong,)).spark_settings()
+        assert refused.value.code == "usage"
+
+
+def test_settings_that_a_user_gives_reach_the_session(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.driver.defaultJavaOptions") == QUICK_START

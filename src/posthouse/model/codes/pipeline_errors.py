@@ -48,6 +48,14 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         exit=Exit.BROKEN,
     ),
     ErrorSpec(
+        "source_not_shared",
+        409,
+        "the worker on {host} cannot read {url}: {reason}",
+        "Nothing was committed. Name the relay by its URL: --source https://RELAY. Workers read a store's file only if "
+        "all of them have it under the same path.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
         "source_went_back",
         409,
         "{url} is not the store that this lake has copied: {reason}",
@@ -69,6 +77,21 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "Run `posthouse pipeline run` with a --source first.",
     ),
     ErrorSpec(
+        "lake_unsupported",
+        400,
+        "{location!r} cannot hold a lake: {reason}",
+        "Name a directory, or s3://BUCKET/PREFIX with the keys in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        exit=Exit.USAGE,
+    ),
+    transient(
+        "lake_unreachable",
+        503,
+        "the lake {location} cannot be reached: {reason}",
+        "Check that the bucket exists, that AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are those of a user who may "
+        "read and write it, and AWS_REGION or AWS_ENDPOINT_URL. Then run it again.",
+        exit=Exit.UNREACHABLE,
+    ),
+    ErrorSpec(
         "lake_newer",
         409,
         "the table {table} of the lake was written by a newer posthouse: version {found}, this one knows {known}",
@@ -88,6 +111,14 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         500,
         "the table {table} of the lake cannot be read: {reason}",
         "Nothing was changed. Restore the lake from a backup; a derived table can be deleted and is rebuilt.",
+    ),
+    ErrorSpec(
+        "session_not_classic",
+        400,
+        "queries need a classic Spark session, not one of Spark Connect",
+        "Give --master local[*] or the URL of a cluster. The guard of queries reads the parsed query in the JVM, which "
+        "a client of Spark Connect does not have. run and audit work over Connect.",
+        exit=Exit.USAGE,
     ),
     ErrorSpec(
         "query_refused",

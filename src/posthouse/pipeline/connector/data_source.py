@@ -34,7 +34,7 @@ from posthouse.model.errors import error
 from posthouse.model.limits import MIB
 from posthouse.pipeline.connector.feeds import Condition, Feed, bounds, condition_of
 from posthouse.pipeline.connector.sink_rows import SinkOptions, SinkRow, check_columns, join_rows, read_row
-from posthouse.pipeline.connector.source_access import Access, find_feed, read_history
+from posthouse.pipeline.connector.source_access import Access, check_planned, find_feed, parse_source, read_history
 from posthouse.pipeline.connector.stores import FileStore
 from posthouse.pipeline.epochs import History, Segment
 
@@ -70,6 +70,7 @@ class ReadPlan:
         url = options.get("url", "")
         if not url:
             raise error("source_invalid", url=url, reason="the option url is missing")
+        parse_source(url)
         feed = find_feed(options.get("feed", "journal"), url)
         every = (EPOCH, *feed.columns)
         given = options.get("columns")
@@ -104,6 +105,7 @@ class ReadPlan:
         stored = tuple(name for name in self.columns if name != EPOCH)
         with self.access.open() as store:
             if isinstance(store, FileStore):
+                check_planned(self.access, store.history(), segment)
                 tables = store.read(self.feed, segment.after, segment.to, stored or ("seq",), conditions)
             else:
                 tables = store.read(self.feed, segment.after, segment.to)

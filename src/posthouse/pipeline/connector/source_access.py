@@ -7,16 +7,17 @@ source.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 from posthouse.pipeline.connector.feeds import FEEDS, STORES, Feed
 from posthouse.pipeline.connector.stores import FileStore, RelayStore
-from posthouse.pipeline.epochs import History
+from posthouse.pipeline.epochs import History, Segment
 
 if TYPE_CHECKING:
     from posthouse.client import ClientOptions
@@ -98,13 +99,30 @@ class Access:
         return parse_source(self.url)
 
     def open(self) -> FileStore | RelayStore:
-        """Return the source as a context manager."""
-        address = self.address
+        """Return the source as a context manager; source_not_shared if this machine does not have the file.
+
+        The driver has parsed the address, so the file exists where the command runs.
+        """
+        try:
+            address = self.address
+        except PosthouseError as failure:
+            raise not_shared(self.url, "the file does not exist there") from failure
         if not address.is_relay:
             return FileStore(Path(address.url))
         if not self.token:
             raise error("source_invalid", url=self.url, reason="reading a relay requires a token")
         return RelayStore(address.url, self.token, self.tls_ca)
+
+
+def not_shared(url: str, reason: str) -> PosthouseError:
+    """Return the error for a worker that does not see the store that the driver named."""
+    return error("source_not_shared", url=url, host=socket.gethostname(), reason=reason)
+
+
+def check_planned(access: Access, history: History, segment: Segment) -> None:
+    """Raise source_not_shared if the store that a worker sees lacks the rows that the driver planned to read."""
+    if history.shared_with(segment.epoch) < segment.to:
+        raise not_shared(access.url, f"it has another store, without the records up to {segment.to} of this one")
 
 
 def read_history(access: Access, feed: Feed | None = None) -> History:

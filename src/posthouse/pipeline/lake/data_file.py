@@ -1,4 +1,4 @@
-"""Parquet files of a table: Spark writes them to a staging directory; they are moved into place, synced and described.
+"""One Parquet file of a table, as a commit describes it.
 
 Statistics come from the footer of the file, so they are exact: readers skip a file whose bounds exclude the rows they
 look for. Text columns have bounds only if the values are short and the writer did not truncate them. Readers do not
@@ -8,19 +8,11 @@ see a file before a commit names it.
 from __future__ import annotations
 
 import json
-import secrets
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from posthouse.files import fsync_dir, private_dir, sync_file
-from posthouse.model.errors import error
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
+from posthouse.pipeline.lake.storage import Storage
 
 _TEXT_BOUND_CHARS = 64  # longer texts (bodies, events) get no bounds: no reader searches them by range
 
@@ -29,7 +21,7 @@ _TEXT_BOUND_CHARS = 64  # longer texts (bodies, events) get no bounds: no reader
 class DataFile:
     """A file in a commit, with its statistics by column."""
 
-    #: Relative to the table's directory.
+    #: Relative to the table.
     path: str
     size_bytes: int
     rows: int
@@ -50,18 +42,17 @@ class DataFile:
         )
 
 
-def describe_file(table: Path, file: Path) -> DataFile:
+def describe_file(table: Storage, path: str) -> DataFile:
     """Describe a written file from its footer; its partition comes from its path."""
     import pyarrow.parquet as pq
 
-    metadata = pq.read_metadata(file)
-    relative = file.relative_to(table)
-    size_bytes = file.stat().st_size
-    return DataFile(relative.as_posix(), size_bytes, metadata.num_rows, _partition(relative), *_statistics(metadata))
+    metadata = pq.read_metadata(table.full_path(path), filesystem=table.filesystem())
+    (size_bytes,) = table.sizes_bytes([path])
+    return DataFile(path, size_bytes or 0, metadata.num_rows, _partition(path), *_statistics(metadata))
 
 
-def _partition(relative: Path) -> dict[str, str]:
-    return dict(part.split("=", 1) for part in relative.parts[:-1] if "=" in part)
+def _partition(path: str) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
 
 
 def _statistics(metadata: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
@@ -88,40 +79,3 @@ def _is_bound(statistics: list[Any]) -> bool:
     if all(isinstance(value, str) for value in values):
         return all(len(value) <= _TEXT_BOUND_CHARS for value in values)
     return all(type(value) in (int, float) for value in values)
-
-
-def write_frame(table: Path, rows: DataFrame, partition_by: Sequence[str]) -> list[DataFile]:
-    """Write rows to new files of a table and return the files; without rows there are none.
-
-    Spark writes to a staging directory. The files then move to partition directories directly below the table,
-    because Spark does not find deeper ones when it reads. Raises lake_files_missing if fewer rows arrived here than
-    the workers wrote.
-    """
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
-
-    batch = secrets.token_hex(12)
-    staging = private_dir(table) / f"staging-{batch}"
-    written = Observation()
-    observed = rows.observe(written, f.count(f.lit(1)).alias("rows"))
-    observed.write.partitionBy(*partition_by).option("compression", "zstd").parquet(str(staging))
-    moved = [
-        _move(table, staging, path, batch) for path in sorted(staging.rglob("*.parquet")) if path.name[0] not in "._"
-    ]
-    shutil.rmtree(staging)
-    for directory in {path.parent for path in moved} | {table}:
-        fsync_dir(directory)
-    files = [describe_file(table, path) for path in moved]
-    expected, found = int(written.get["rows"]), sum(file.rows for file in files)
-    if found != expected:
-        raise error("lake_files_missing", path=str(table), expected=expected, found=found)
-    return files
-
-
-def _move(table: Path, staging: Path, path: Path, batch: str) -> Path:
-    path.chmod(0o600)
-    sync_file(path)
-    directory = table / path.parent.relative_to(staging)
-    if directory != table:
-        private_dir(directory)
-    return path.rename(directory / f"{batch}-{path.name.split('-')[1]}.parquet")

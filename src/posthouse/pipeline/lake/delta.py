@@ -14,15 +14,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posthouse.files import FILE_MODE, private_dir
+from posthouse.files import FILE_MODE
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.pipeline.lake.data_file import DataFile
+from posthouse.pipeline.lake.storage import LOG, LocalStorage, Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,24 +52,26 @@ class Commit:
 
 
 class Delta:
-    """A Delta table in its directory."""
+    """A Delta table in its storage."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
         self._table: DeltaTable | None = None
 
     @property
-    def _log(self) -> Path:
-        return self.path / "_delta_log"
+    def path(self) -> Path:
+        """The directory of a table that is not in S3."""
+        assert isinstance(self.storage, LocalStorage), f"{self.storage.uri} is no directory"
+        return self.storage.path
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.storage.name
 
     @property
     def exists(self) -> bool:
         """True if the table has a commit."""
-        return any(self._log.glob("*.json"))
+        return self._table is not None or self.storage.has_log()
 
     def version(self) -> int:
         """Return the version of the newest commit; -1 before the first."""
@@ -109,57 +112,52 @@ class Delta:
         self._refuse_repeat(commit.planned_after)
         transactions = [Transaction(application, version) for application, version in commit.app_versions.items()]
         properties = CommitProperties(dict(commit.notes), 0, transactions)
-        if self.exists:
-            self._write(commit, schema, partition_by, properties)
-        else:
-            self._create(commit, schema, partition_by, properties)
-        self._restrict_log_mode()
+        with self._reached():
+            if self.exists:
+                self._write(commit, schema, partition_by, properties)
+            else:
+                self._create(commit, schema, partition_by, properties)
+        if isinstance(self.storage, LocalStorage):
+            _restrict_mode(self.storage.path / LOG)
         self._table = None
         return self.version()
 
-    def _restrict_log_mode(self) -> None:
-        """Set the mode of log files, which delta-rs creates with the umask; their directory is private anyway."""
-        for path in self._log.iterdir():
-            with suppress(FileNotFoundError):  # a temporary file that another writer has renamed
-                if stat.S_IMODE(path.stat().st_mode) != FILE_MODE:
-                    path.chmod(FILE_MODE)
-
     def _refuse_missing(self, files: Sequence[DataFile]) -> None:
         """Raise lake_files_missing unless every file of a commit is there in full, seen from this process."""
-        for file in files:
-            path = self.path / file.path
-            size_bytes = path.stat().st_size if path.exists() else 0
+        for file, size_bytes in zip(files, self.storage.sizes_bytes([file.path for file in files]), strict=True):
             if size_bytes != file.size_bytes:
-                raise error("lake_files_missing", path=str(path), expected=file.size_bytes, found=size_bytes)
+                path = f"{self.storage.uri}/{file.path}"
+                raise error("lake_files_missing", path=path, expected=file.size_bytes, found=size_bytes or 0)
 
     def _refuse_repeat(self, planned_after: Mapping[str, int | None]) -> None:
         self._table = None
         for application, version in planned_after.items():
             if self.app_version(application) != version:
-                raise error("lake_busy", path=str(self.path))
+                raise error("lake_busy", path=self.storage.uri)
 
     def _create(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
         from deltalake import Schema
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import create_table_with_add_actions
 
-        private_dir(self.path)
-        private_dir(self._log)
+        self.storage.prepare()
+        self.storage.child(LOG).prepare()
         try:
             create_table_with_add_actions(
-                str(self.path),
+                self.storage.uri,
                 Schema.from_arrow(schema),
                 [_add(file) for file in commit.add],
                 mode="error",
                 partition_by=list(partition_by),
                 configuration={"delta.logRetentionDuration": _KEEP_LOG},
                 description=f"{_VERSION_KEY}={SCHEMA_VERSION}",
+                storage_options=self.storage.options(),
                 commit_properties=properties,
             )
         except DeltaError as failure:
             if not self.exists:
                 raise
-            raise error("lake_busy", path=str(self.path)) from failure  # another run created it first
+            raise error("lake_busy", path=self.storage.uri) from failure  # another run created it first
 
     def _write(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
         from deltalake import PostCommitHookProperties, Schema
@@ -180,7 +178,11 @@ class Delta:
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
         except CommitFailedError as failure:
-            raise error("lake_busy", path=str(self.path)) from failure
+            raise error("lake_busy", path=self.storage.uri) from failure
+
+    def _reached(self) -> AbstractContextManager[None]:
+        """Return the check for S3 that does not answer; an error of a local disk is damage."""
+        return nullcontext() if isinstance(self.storage, LocalStorage) else self.storage.reached()
 
     def _open(self) -> DeltaTable:
         if self._table is None:
@@ -192,7 +194,8 @@ class Delta:
         from deltalake.exceptions import DeltaError
 
         try:
-            table = DeltaTable(str(self.path))
+            with self._reached():
+                table = DeltaTable(self.storage.uri, storage_options=self.storage.options())
             description = table.metadata().description
         except (DeltaError, OSError, ValueError) as failure:
             reason = str(failure).partition("\n")[0]
@@ -209,14 +212,20 @@ class Delta:
             raise error("lake_newer", table=self.name, found=found, known=SCHEMA_VERSION)
 
 
+def _restrict_mode(log: Path) -> None:
+    """Set the mode of log files, which delta-rs creates with the umask; their directory is private anyway."""
+    for path in log.iterdir():
+        with suppress(FileNotFoundError):  # a temporary file that another writer has renamed
+            if stat.S_IMODE(path.stat().st_mode) != FILE_MODE:
+                path.chmod(FILE_MODE)
+
+
 def check_files(table: Delta, files: Iterable[DataFile]) -> None:
     """Raise lake_damaged if a file is missing or truncated."""
-    for file in files:
-        path = table.path / file.path
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            raise _damaged(table, f"{file.path} is missing") from None
+    given = list(files)
+    for file, size in zip(given, table.storage.sizes_bytes([file.path for file in given]), strict=True):
+        if size is None:
+            raise _damaged(table, f"{file.path} is missing")
         if size != file.size_bytes:
             raise _damaged(table, f"{file.path} has {size} bytes instead of {file.size_bytes}")
 
@@ -262,21 +271,9 @@ def vacuum(table: Delta, clock: Clock, grace_s: float = GRACE_S) -> int:
         return 0
     named = {file.path for file in table.files()}
     before_ns = clock.wall_ns() - round(grace_s * 1e9)
-    removed = 0
-    for walked, names, files in os.walk(table.path, topdown=False):
-        directory = Path(walked)
-        if "_delta_log" in directory.relative_to(table.path).parts:
-            continue
-        for name in files:
-            path = directory / name
-            if path.relative_to(table.path).as_posix() not in named and path.stat().st_mtime_ns < before_ns:
-                path.unlink()
-                removed += 1
-        if directory != table.path and names != ["_delta_log"] and not any(directory.iterdir()):
-            _remove_old_directory(directory, before_ns)
-    return removed
-
-
-def _remove_old_directory(directory: Path, before_ns: int) -> None:
-    if directory.stat().st_mtime_ns < before_ns:
-        directory.rmdir()
+    orphans = [file for file in table.storage.data_files() if file.path not in named and file.modified_ns < before_ns]
+    for file in orphans:
+        table.storage.delete_file(file.path)
+    if isinstance(table.storage, LocalStorage):
+        table.storage.delete_empty_directories(before_ns)
+    return len(orphans)

@@ -21,7 +21,9 @@ from posthouse.model.errors import error
 from posthouse.pipeline.epochs import Epoch, live_through, root_epochs
 from posthouse.pipeline.lake.data_file import DataFile
 from posthouse.pipeline.lake.delta import Delta, check_files
+from posthouse.pipeline.lake.frame_files import read_files
 from posthouse.pipeline.lake.merkle import NOTE, Seal
+from posthouse.pipeline.lake.storage import LOG, LocalStorage, open_storage
 from posthouse.pipeline.tables.bronze import BUCKET, COPIES, DAY, EPOCHS_TABLE, LOST, bronze_schema
 
 if TYPE_CHECKING:
@@ -42,19 +44,28 @@ class SealedCommit(NamedTuple):
 
 
 class Lake:
-    """A directory of Delta tables."""
+    """Delta tables in a directory, or below s3://BUCKET/PREFIX."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, location: str | Path) -> None:
+        self.storage = open_storage(location)
+
+    @property
+    def location(self) -> str:
+        """The address of the lake."""
+        return self.storage.uri
+
+    @property
+    def path(self) -> Path:
+        """The directory on this host for files that are no table; tables of a local lake are here, too."""
+        return self.storage.host_directory
 
     def delta(self, name: str) -> Delta:
         """Return the Delta table of a name."""
-        return Delta(self.path / name)
+        return Delta(self.storage.child(name))
 
     def names(self) -> list[str]:
         """Return the names of tables with at least one commit."""
-        found = (path.parent.name for path in self.path.glob("*/_delta_log"))
-        return sorted(name for name in found if self.delta(name).exists)
+        return [name for name in self.storage.child_names() if self.delta(name).exists]
 
     def versions(self) -> dict[str, int]:
         """Return the version of the newest commit of every table."""
@@ -75,7 +86,9 @@ class Lake:
         table = self.delta(EPOCHS_TABLE)
         files = table.files()
         check_files(table, files)
-        rows = [row for file in files for row in pq.ParquetFile(table.path / file.path).read().to_pylist()]
+        storage = table.storage
+        opened = (pq.ParquetFile(storage.full_path(file.path), filesystem=storage.filesystem()) for file in files)
+        rows = [row for file in opened for row in file.read().to_pylist()]
         return sorted((Epoch(**row) for row in rows), key=lambda each: (each.started_at_ns, each.epoch))
 
     def table(self, spark: SparkSession, name: str) -> DataFrame:
@@ -101,13 +114,12 @@ class Lake:
         """Return stored rows; `keep` may skip files by their statistics."""
         schema = stored_schema(name)
         if schema is None:
-            raise error("lake_empty", path=str(self.path), table=name)
+            raise error("lake_empty", path=self.location, table=name)
         table = self.delta(name)
         files = [file for file in table.files() if keep is None or keep(file)]
         check_files(table, files)
-        frame = read_files(spark, table.path, files, schema)
-        chosen = [field.name for field in schema.fields if field.name != BUCKET]
-        return frame.select(*(chosen if columns is None else columns))
+        chosen = columns or [field.name for field in schema.fields if field.name != BUCKET]
+        return read_files(spark, table.storage, files, schema, tuple(chosen))
 
     def labelled(self, spark: SparkSession, rows: DataFrame) -> DataFrame:
         """Add the column lost_by_restore to rows that have epoch and seq; return other rows unchanged."""
@@ -134,7 +146,7 @@ class Lake:
         """Register tables as SQL views, all or those in `wanted`, and return their names."""
         names = declared_names()
         if not self.names():
-            raise error("lake_empty", path=str(self.path), table="at all")
+            raise error("lake_empty", path=self.location, table="at all")
         chosen = names if wanted is None else [name for name in names if name in wanted]
         for name in chosen:
             self.table(spark, name).createOrReplaceTempView(name)
@@ -164,14 +176,6 @@ def stored_schema(name: str) -> StructType | None:
     if declared.refresh is RefreshMode.APPEND_FACTS:
         return StructType([*declared.schema.fields, StructField(BUCKET, IntegerType())])
     return declared.schema
-
-
-def read_files(spark: SparkSession, root: Path, files: Collection[DataFile], schema: StructType) -> DataFrame:
-    """Return the rows of files of a table; Spark reads partition columns from the paths."""
-    if not files:
-        return spark.createDataFrame([], schema)
-    paths = [str(root / file.path) for file in files]
-    return spark.read.schema(schema).option("basePath", str(root)).parquet(*paths).select(*schema.fieldNames())
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +229,12 @@ class BronzeScan:
             self._files = self._table.files()
         return self._files
 
-    def paths(self, choice: RowFilter) -> list[Path]:
+    def paths(self, choice: RowFilter) -> list[str]:
         """Return the files that may hold matching rows, newest seq last; fail if one is missing or truncated."""
         chosen = [file for file in self.files if choice.may_match_in(file)]
         check_files(self._table, chosen)
         chosen.sort(key=lambda file: (file.min_values.get("seq", 0), file.path))
-        return [self._table.path / file.path for file in chosen]
+        return [file.path for file in chosen]
 
     def read(self, choice: RowFilter, columns: Sequence[str]) -> pa.Table:
         """Return all matching rows."""
@@ -244,19 +248,28 @@ class BronzeScan:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        paths = self.paths(choice)
+        paths, storage = self.paths(choice), self._table.storage
         condition = choice.condition()
         for path in reversed(paths) if newest_first else paths:
             try:
-                yield pq.read_table(path, columns=list(columns), filters=condition, partitioning=None)
+                yield pq.read_table(
+                    storage.full_path(path),
+                    columns=list(columns),
+                    filters=condition,
+                    partitioning=None,
+                    filesystem=storage.filesystem(),
+                )
             except (pa.ArrowException, OSError) as failure:
-                reason = f"{path.name}: {str(failure).partition(chr(10))[0]}"
+                reason = f"{path}: {str(failure).partition(chr(10))[0]}"
                 raise error("lake_damaged", table=self._table.name, reason=reason) from failure
 
-    def log_paths(self) -> list[Path]:
-        """Return the files of the table's log, then the directories that hold them."""
-        log = self._table.path / "_delta_log"
-        return [*sorted(path for path in log.iterdir() if path.is_file()), log, self._table.path]
+    def sync(self, paths: Collection[str]) -> None:
+        """Make files of the table and its log durable; the process that wrote them may not have done so."""
+        storage = self._table.storage
+        storage.sync(paths)
+        if isinstance(storage, LocalStorage):
+            log = storage.child(LOG)
+            log.sync([path.name for path in log.path.iterdir() if path.is_file()])
 
     def rows(self, choice: RowFilter, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Return all matching rows as dicts."""

@@ -9,29 +9,27 @@ committed. One commit holds a bounded batch. Workers import this module, so it m
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from posthouse.files import fsync_dir, private_dir, sync_file
 from posthouse.journal.cursor import note_committed
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.pipeline.connector.feeds import Feed
-from posthouse.pipeline.connector.source_access import Access, read_history
+from posthouse.pipeline.connector.source_access import Access, check_planned, read_history
 from posthouse.pipeline.epochs import Epoch, History, Segment
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.data_file import DataFile, describe_file
 from posthouse.pipeline.lake.delta import Commit
 from posthouse.pipeline.lake.merkle import BLOCK_ROWS, NOTE, Seal, blocks, canonical_lines, leaf, leaves_of, root
+from posthouse.pipeline.lake.storage import Storage
 from posthouse.pipeline.session.spark import run_in_workers
 from posthouse.pipeline.tables.bronze import COPIES, DAY, EPOCHS_TABLE, application_id, copy_schema, epochs_schema
 
@@ -75,7 +73,7 @@ class CopyTask:
     access: Access
     feed: Feed
     segment: Segment
-    table: Path
+    table: Storage
 
 
 @dataclass(frozen=True)
@@ -94,6 +92,7 @@ def copy_range(task: CopyTask) -> Copied:
     leaves: list[bytes] = []
     rows = 0
     with task.access.open() as store, closing(files):
+        check_planned(task.access, store.history(), task.segment)
         for after, to, table in _by_blocks(store.read(task.feed, task.segment.after, task.segment.to), task):
             leaves += leaves_of(table, after, to)
             rows += table.num_rows
@@ -148,7 +147,7 @@ class _DayFiles:
         self._schema = copy_schema(task.feed)
         self._name = f"{task.segment.epoch[:8]}-{task.segment.after + 1:019d}-{secrets.token_hex(8)}.parquet"
         self._writers: dict[int, Any] = {}
-        self._paths: list[Path] = []
+        self._paths: list[str] = []
 
     def write(self, rows: pa.Table) -> None:
         """Append rows to the files of their days."""
@@ -165,9 +164,7 @@ class _DayFiles:
         """Finish every file and make it durable."""
         for writer in self._writers.values():
             writer.close()
-        for path in self._paths:
-            sync_file(path)
-            fsync_dir(path.parent)
+        self._task.table.sync(self._paths)
 
     def described(self) -> tuple[DataFile, ...]:
         """Return the files with their statistics."""
@@ -178,13 +175,14 @@ class _DayFiles:
             import pyarrow as pa
             import pyarrow.parquet as pq
 
-            path = private_dir(self._task.table / f"{DAY}={day_text(day)}") / self._name
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            table, path = self._task.table, f"{DAY}={day_text(day)}/{self._name}"
+            table.prepare(path)
             columns = [field for field in self._schema if field.name != DAY]
             dictionary = [field.name for field in columns if pa.types.is_string(field.type)]
             self._writers[day] = pq.ParquetWriter(
-                path,
+                table.full_path(path),
                 pa.schema(columns),
+                filesystem=table.filesystem(),
                 compression="zstd",
                 compression_level=1,
                 use_dictionary=[name for name in dictionary if name not in _LONG_TEXTS],
@@ -277,7 +275,7 @@ class Copier:
         delta = self._lake.delta(table)
         application = application_id(segment.epoch, feed.name)
         before = delta.app_version(application)
-        copied = self._write(delta.path, feed, segment)
+        copied = self._write(delta.storage, feed, segment)
         leaves = [leaf for each in copied for leaf in each.leaves]
         rows = sum(each.rows for each in copied)
         seal = Seal(
@@ -297,19 +295,27 @@ class Copier:
         )
         delta.commit(commit, copy_schema(feed), (DAY,))
         self._on_step(
-            RunStep("copied", table, rows, {"epoch": segment.epoch, "to": segment.to, "source": self._access.url})
+            RunStep(
+                "copied",
+                table,
+                rows,
+                {
+                    "epoch": segment.epoch,
+                    "to": segment.to,
+                    "source": self._access.url,
+                    "oldest_at_ns": min((file.min_values["at_ns"] for file in commit.add), default=None),
+                },
+            )
         )
         return seal
 
-    def _write(self, path: Path, feed: Feed, segment: Segment) -> list[Copied]:
-        private_dir(path)
+    def _write(self, table: Storage, feed: Feed, segment: Segment) -> list[Copied]:
+        table.prepare()
         tasks = [
-            CopyTask(self._access, feed, Segment(segment.epoch, low, min(low + TASK_ROWS, segment.to)), path)
+            CopyTask(self._access, feed, Segment(segment.epoch, low, min(low + TASK_ROWS, segment.to)), table)
             for low in range(segment.after, segment.to, TASK_ROWS)
         ]
-        copied = run_in_workers(self._spark, copy_range, tasks)
-        fsync_dir(path)
-        return copied
+        return run_in_workers(self._spark, copy_range, tasks)
 
 
 def note_epochs(lake: Lake, history: History, url: str, clock: Clock) -> None:
@@ -326,10 +332,12 @@ def note_epochs(lake: Lake, history: History, url: str, clock: Clock) -> None:
     ]
     if not found:
         return
-    delta = lake.delta(EPOCHS_TABLE)
-    path = private_dir(delta.path) / f"{secrets.token_hex(16)}.parquet"
-    pq.write_table(pa.Table.from_pylist([asdict(each) for each in found], schema=epochs_schema()), path)
-    path.chmod(0o600)
+    delta, path = lake.delta(EPOCHS_TABLE), f"{secrets.token_hex(16)}.parquet"
+    storage = delta.storage
+    storage.prepare(path)
+    rows = pa.Table.from_pylist([asdict(each) for each in found], schema=epochs_schema())
+    pq.write_table(rows, storage.full_path(path), filesystem=storage.filesystem())
+    storage.sync([path])
     versions = {application_id(each.epoch, "epochs"): 1 for each in found}
-    commit = Commit([describe_file(delta.path, path)], (), versions, dict.fromkeys(versions))
+    commit = Commit([describe_file(storage, path)], (), versions, dict.fromkeys(versions))
     delta.commit(commit, epochs_schema())

@@ -8,15 +8,15 @@ rebuild replaces every table completely, also in one commit each, so that no rea
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.lake.data_file import DataFile, write_frame
+from posthouse.pipeline.lake.data_file import DataFile
 from posthouse.pipeline.lake.delta import Commit, Delta
+from posthouse.pipeline.lake.frame_files import write_frame
 from posthouse.pipeline.lake.lake import stored_schema
 from posthouse.pipeline.run.copy_feeds import OnStep, RunStep
 from posthouse.pipeline.tables.bronze import BUCKET, COPIES, application_id
@@ -88,8 +88,8 @@ class Deriver:
         inputs = {name: self._new_rows(name, after, target) for name in table.inputs}
         facts = table.function(inputs).select(*table.schema.fieldNames())
         bucket = f.pmod(f.xxhash64(*table.keys), f.lit(BUCKETS)).cast("int")
-        rows = facts.withColumn(BUCKET, bucket).repartition(self._partition_count(), BUCKET)
-        files = write_frame(delta.path, rows, (BUCKET,))
+        rows = facts.withColumn(BUCKET, bucket).repartition(BUCKET)  # Spark joins partitions that turn out small
+        files = write_frame(delta.storage, rows, (BUCKET,))
         removed = [file.path for file in delta.files()] if self._is_rebuild else ()
         self._commit(table, delta, Commit(files, removed, target, before), (BUCKET,))
 
@@ -100,7 +100,8 @@ class Deriver:
             inputs = {name: rows.where(rows["day"].isin(*days)) for name, rows in inputs.items()}
         rows = table.function(inputs).select(*table.schema.fieldNames())
         partition_by = (table.partition,) if table.partition else ()
-        files = write_frame(delta.path, rows.repartition(1, *partition_by), partition_by)
+        # Spark joins parts that turn out small: one file per day, unless a day is large.
+        files = write_frame(delta.storage, rows.hint("rebalance", *partition_by), partition_by)
         removed = [file.path for file in delta.files() if days is None or file.partition[str(table.partition)] in days]
         self._commit(table, delta, Commit(files, removed, target, before), partition_by)
 
@@ -143,9 +144,6 @@ class Deriver:
             condition = condition | ((f.col("epoch") == epoch) & is_in_range)
         return condition
 
-    def _partition_count(self) -> int:
-        return min(BUCKETS, max(self._spark.sparkContext.defaultParallelism, 1))
-
 
 def _arrow_schema(table: Table) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -164,7 +162,7 @@ def _delete_unusable(table: Table, delta: Delta) -> None:
             raise
         is_usable = False
     if not is_usable:
-        shutil.rmtree(delta.path)
+        delta.storage.delete_all()
         delta.forget()
 
 

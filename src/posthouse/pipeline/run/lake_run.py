@@ -1,9 +1,9 @@
 """One run: lock the lake, vacuum, copy every source to bronze, derive every table; then publish the Merkle roots.
 
 A run that fails or is killed can be repeated. A file lock, which the kernel releases, excludes other runs on the
-host; the lock file is never deleted. With a relay, its lock excludes runs on all hosts; a thread renews it while
-Spark works. The locks only avoid duplicate work: the lake's commits prevent duplicate rows. Roots are addressable
-events,
+host; the lock file is never deleted, and a lake in S3 has none. With a relay, its lock excludes runs on all hosts; a
+thread renews it while Spark works. The locks only avoid duplicate work: the lake's commits prevent duplicate rows.
+Roots are addressable events,
     kind 30101, d = lake/<epoch>/<feed>/<to>, content = the seal without its leaves, as canonical JSON
 so publishing a root again replaces it with the same event.
 """
@@ -11,13 +11,13 @@ so publishing a root again replaces it with the same event.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,6 +31,7 @@ from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.delta import vacuum
 from posthouse.pipeline.lake.merkle import Seal
+from posthouse.pipeline.lake.storage import LocalStorage
 from posthouse.pipeline.run.copy_feeds import Copier, OnStep, RunStep, ignore_step
 from posthouse.pipeline.run.derive import Deriver
 from posthouse.pipeline.tables.bronze import COPIES
@@ -45,13 +46,16 @@ LOCK_NAME = "lake.lock"
 
 
 @contextmanager
-def hold_lake(lake: Path) -> Iterator[None]:
-    """Hold the lake's file lock; lake_busy if another run holds it."""
-    private_dir(lake)
+def hold_lake(lake: Lake) -> Iterator[None]:
+    """Hold the lake's file lock; lake_busy if another run holds it. S3 has no such lock: its commits decide."""
+    if not isinstance(lake.storage, LocalStorage):
+        yield
+        return
+    lake.storage.prepare()
     try:
-        fd = open_locked(lake / LOCK_NAME, wait=False)
+        fd = open_locked(lake.path / LOCK_NAME, wait=False)
     except BlockingIOError:
-        raise error("lake_busy", path=str(lake)) from None
+        raise error("lake_busy", path=lake.location) from None
     try:
         yield
     finally:
@@ -64,7 +68,7 @@ _WAIT_S = 1.0  # another run may be about to end
 
 
 @contextmanager
-def with_relay_lock(lake: Path, client: Client | None) -> Iterator[None]:
+def with_relay_lock(lake: Lake, client: Client | None) -> Iterator[None]:
     """Hold the lake's lock at a relay; lake_busy if another run holds it. Without a client, do nothing."""
     if client is None:
         yield
@@ -78,9 +82,11 @@ def with_relay_lock(lake: Path, client: Client | None) -> Iterator[None]:
         holder.release()
 
 
-def lake_id(lake: Path) -> str:
-    """Return the permanent id of a lake, created on first use."""
-    path = private_dir(lake) / _ID_NAME
+def lake_id(lake: Lake) -> str:
+    """Return the permanent id of a lake: of a directory created on first use, in S3 derived from the address."""
+    if not isinstance(lake.storage, LocalStorage):
+        return hashlib.sha256(lake.location.encode()).hexdigest()[:32]
+    path = private_dir(lake.path) / _ID_NAME
     with suppress(FileExistsError):
         create_atomic(path, secrets.token_hex(16).encode())
     return read_private(path).decode()
@@ -89,7 +95,7 @@ def lake_id(lake: Path) -> str:
 class _LockHolder(threading.Thread):
     """Holds a relay lock until `release`."""
 
-    def __init__(self, client: Client, resource: str, lake: Path) -> None:
+    def __init__(self, client: Client, resource: str, lake: Lake) -> None:
         super().__init__(name="lake-lock", daemon=True)
         self._client = client
         self._resource = resource
@@ -111,7 +117,7 @@ class _LockHolder(threading.Thread):
         self._settled.wait()
         if self._failure is not None:
             if self._failure.code in ("held", "held_by_self"):
-                raise error("lake_busy", path=str(self._lake)) from self._failure
+                raise error("lake_busy", path=self._lake.location) from self._failure
             raise self._failure
 
     def release(self) -> None:
@@ -156,7 +162,7 @@ def publish_roots(lake: Lake, client: Client) -> int:
     if seals:
         asyncio.run(_send_roots(client, seals))
         known |= {table: of_table[-1].version for table, of_table in commits.items() if of_table}
-        write_atomic(lake.path / PUBLISHED_NAME, msgspec.json.encode(published))
+        write_atomic(private_dir(lake.path) / PUBLISHED_NAME, msgspec.json.encode(published))
     return len(seals)
 
 
@@ -203,7 +209,7 @@ def bring_up_to_date(
 ) -> RunReport:
     """Bring the lake up to date with its sources; lake_busy if another run holds the lake."""
     clock = clock or system_clock()
-    with hold_lake(lake.path):
+    with hold_lake(lake):
         _vacuum(lake, clock, on_step)
         seals: list[Seal] = []
         for access in sources:

@@ -1,21 +1,24 @@
 """The Spark session of this process, the posthouse package on its workers, and tasks that run there.
 
 There is one session per process, with every setting the pipeline relies on; a session that already runs is used
-unchanged. Environment variables are set before the JVM starts because it inherits them. A cluster receives a zip of
-posthouse; it must provide the binary dependencies (pyarrow, adbc, blake3, msgspec, PyNaCl) and shared storage for the
-lake. A PosthouseError in a worker returns to the driver as a value and is raised there with its code and hint; any
-other exception makes Spark retry the task. Workers import this module, so it imports nothing heavy.
+unchanged. It is a local Spark, a cluster, the one that spark-submit has started, or a Spark Connect server (sc://).
+Environment variables are set before the JVM starts because it inherits them. Workers receive a zip of posthouse; they
+must have the binary dependencies (pyarrow, adbc, blake3, msgspec, PyNaCl). A PosthouseError in a worker returns to
+the driver as a value and is raised there with its code and hint; any other exception makes Spark retry the task.
+Workers import this module, so it imports nothing heavy, and no task uses the RDD API, which Connect lacks.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import pickle
+import re
 import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +28,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.pipeline.session.java import Java, find_java, java_home_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -35,7 +39,7 @@ def ship_package(spark: SparkSession) -> None:
     """Send the posthouse package to the workers; the zip stays until this process exits, for workers that join late."""
     folder = tempfile.mkdtemp(prefix="posthouse-package-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    spark.sparkContext.addPyFile(str(zip_package(Path(folder) / "posthouse.zip")))
+    spark.addArtifact(str(zip_package(Path(folder) / "posthouse.zip")), pyfile=True)
 
 
 def zip_package(target: Path) -> Path:
@@ -48,9 +52,13 @@ def zip_package(target: Path) -> Path:
     return target
 
 
+_CONNECT = "sc://"
+_LOCAL = re.compile(r"local(\[[^\]]*\])?")
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it: it has started the JVM and chosen the master
 _LOCAL_PARTITIONS = 8  # per shuffle on one machine: Spark's default of 200 costs more than it saves
 _QUIET_LOG = Path(__file__).with_name("log4j2.properties")
-_CONFIGURATION = {
+#: Settings that every kind of session takes while it runs.
+_RUNTIME = {
     # Without this, every read of a source that accepts filters fails.
     "spark.sql.python.filterPushdown.enabled": "true",
     # The default for Parquet timestamps is INT96, which other readers of the lake do not support.
@@ -64,9 +72,13 @@ _CONFIGURATION = {
     # compressed a hundredfold, and a table broadcast by its file size did not fit into the driver's memory.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.adaptive.autoBroadcastJoinThreshold": "4m",
+}
+_CONFIGURATION = _RUNTIME | {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # The keys of S3 reach executors by their environment; nothing that Spark shows may hold them.
+    "spark.redaction.regex": "(?i)secret|password|token|access[._]?key",
     "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.hadoop.parquet.enable.summary-metadata": "false",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -79,28 +91,84 @@ def spark_session(
     driver_memory_mb: int = 1024,
     shuffle_partitions: int | None = None,
     settings: Mapping[str, str] | None = None,
+    python: str | None = None,
+    executor_environ: Mapping[str, str] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> SparkSession:
-    """Return the Spark session of this process; start it on the first suitable Java if none runs."""
+    """Return the Spark session of this process; start it if none runs.
+
+    `settings` are Spark's own and override those of the pipeline. `python` is the program of the executors, by default
+    that of PYSPARK_PYTHON, else this one. `executor_environ` are variables for the executors of a cluster.
+    """
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    is_local = master.startswith("local")
-    _prepare_process(find_java(environ), is_local=is_local)
-    builder = SparkSession.builder.appName("posthouse").master(master)
-    if shuffle_partitions is None and is_local:
-        shuffle_partitions = _LOCAL_PARTITIONS
-    chosen = _CONFIGURATION | _sizes(driver_memory_mb, shuffle_partitions) | dict(settings or {})
+    given = dict(settings or {})
+    if master.startswith(_CONNECT):
+        return _connect(master, given)
+    is_local = is_local_master(master) and _SUBMITTED not in environ
+    chosen = dict(_CONFIGURATION)
+    builder = SparkSession.builder.appName("posthouse")
+    if _SUBMITTED not in environ:
+        builder = builder.master(master)
+        chosen |= _sizes(driver_memory_mb, shuffle_partitions or (_LOCAL_PARTITIONS if is_local else None))
+        _prepare_process(find_java(environ), _executor_python(environ, python, given), is_local=is_local)
     if is_local and "SPARK_LOCAL_DIRS" not in environ:
-        chosen.setdefault("spark.local.dir", _scratch_directory())
-    for name, value in chosen.items():
+        chosen["spark.local.dir"] = _scratch_directory()
+    if not is_local:
+        chosen |= {f"spark.executorEnv.{name}": value for name, value in (executor_environ or {}).items()}
+    for name, value in (chosen | given).items():
         builder = builder.config(name, value)
     spark = _start(builder)
     if not is_local:
         ship_package(spark)
     return spark
+
+
+def _connect(url: str, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session of a Spark Connect server, which has its own Java, Python and environment."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        spark = SparkSession.builder.remote(url).getOrCreate()
+        for name, value in (_RUNTIME | dict(settings)).items():
+            spark.conf.set(name, value)
+        ship_package(spark)
+    except (PySparkException, ImportError, OSError) as failure:
+        hint = "Run `pip install 'posthouse[connect]'`." if isinstance(failure, ImportError) else None
+        raise error("spark_not_started", hint=hint, reason=str(failure).partition("\n")[0]) from failure
+    return spark
+
+
+def is_local_master(master: str) -> bool:
+    """Return True if driver and workers are one process on this machine."""
+    return _LOCAL.fullmatch(master) is not None
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return True for a session of a Spark Connect server, which has no JVM in this process."""
+    return not hasattr(spark, "_jsparkSession")
+
+
+def register(spark: SparkSession) -> None:
+    """Make format("posthouse") work in any session, for batches, streams and writes; calling it again is harmless.
+
+    Without the setting Spark fails every read of a source that accepts filters. Workers of a cluster get our package.
+    """
+    from posthouse.pipeline.connector.data_source import register_source
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    if is_connect(spark) or not is_local_master(str(spark.conf.get("spark.master"))):
+        ship_package(spark)
+    register_source(spark)
+
+
+def _executor_python(environ: Mapping[str, str], python: str | None, settings: Mapping[str, str]) -> str:
+    named = settings.get("spark.pyspark.python") or python or environ.get("PYSPARK_PYTHON")
+    return named or sys.executable
 
 
 def _scratch_directory() -> str:
@@ -130,9 +198,9 @@ def _sizes(driver_memory_mb: int, shuffle_partitions: int | None) -> dict[str, s
     return sizes | {"spark.driver.extraJavaOptions": log}
 
 
-def _prepare_process(java: Java, *, is_local: bool) -> None:
+def _prepare_process(java: Java, python: str, *, is_local: bool) -> None:
     os.environ.update(java_environment(java))
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = python
     if is_local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
@@ -144,17 +212,37 @@ def java_environment(java: Java) -> dict[str, str]:
 
 T = TypeVar("T")
 R = TypeVar("R")
+_RESULT = "task bigint, result binary"
 
 
 def run_in_workers(spark: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
     """Run `work` once per task and return the results in order; raise the first PosthouseError."""
     if not tasks:
         return []
-    results = spark.sparkContext.parallelize(tasks, len(tasks)).map(lambda task: _attempt(work, task)).collect()
+    given = list(tasks)
+
+    def run(indexes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from posthouse.pipeline.session.spark import run_tasks
+
+        return run_tasks(work, given, indexes)
+
+    rows = spark.range(0, len(given), 1, len(given)).mapInArrow(run, _RESULT).collect()
+    results: list[R | PosthouseError] = [pickle.loads(row.result) for row in sorted(rows, key=lambda row: row.task)]
     for result in results:
         if isinstance(result, PosthouseError):
             raise result
     return [result for result in results if not isinstance(result, PosthouseError)]
+
+
+def run_tasks(
+    work: Callable[[T], R], tasks: Sequence[T], indexes: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run the tasks that a worker was given by index and yield their results, pickled."""
+    import pyarrow as pa
+
+    for index in (index for batch in indexes for index in batch.column(0).to_pylist()):
+        result = pickle.dumps(_attempt(work, tasks[index]))
+        yield pa.RecordBatch.from_arrays([pa.array([index], pa.int64()), pa.array([result])], names=["task", "result"])
 
 
 def _attempt(work: Callable[[T], R], task: T) -> R | PosthouseError:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from posthouse.model.errors import PosthouseError
-from posthouse.pipeline.lake.data_file import write_frame
+from posthouse.pipeline.lake.frame_files import write_frame
+from posthouse.pipeline.lake.storage import LocalStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,9 +19,9 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 def test_all_rows_arrive_and_no_rows_make_no_file(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.range(10).selectExpr("id", "cast(id % 2 AS string) AS day")
-    files = write_frame(tmp_path / "t", rows, ("day",))
+    files = write_frame(LocalStorage(tmp_path / "t"), rows, ("day",))
     assert (sum(file.rows for file in files), {file.partition["day"] for file in files}) == (10, {"0", "1"})
-    assert write_frame(tmp_path / "t", rows.where("id > 100"), ("day",)) == []
+    assert write_frame(LocalStorage(tmp_path / "t"), rows.where("id > 100"), ("day",)) == []
 
 
 def test_rows_on_the_disk_of_a_worker_are_missed(
@@ -35,6 +36,6 @@ def test_rows_on_the_disk_of_a_worker_are_missed(
     glob = Path.rglob
     monkeypatch.setattr(Path, "rglob", see_one_day)
     with pytest.raises(PosthouseError) as refused:
-        write_frame(tmp_path / "t", rows, ("day",))
+        write_frame(LocalStorage(tmp_path / "t"), rows, ("day",))
     fields = refused.value.fields
     assert (refused.value.code, fields["expected"], fields["found"]) == ("lake_files_missing", 10, 5)

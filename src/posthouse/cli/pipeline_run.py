@@ -1,0 +1,191 @@
+"""`posthouse pipeline run`: bring the lake up to date, once or at an interval, and tell monitoring about it.
+
+A run that fails or is killed can be repeated: no row is duplicated or missing. Arguments and sources are checked
+before Spark starts. Metrics and lineage events are written for failed runs, too; that they cannot be written never
+fails a run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from posthouse.cli.config import Settings, load_settings
+from posthouse.cli.options import parse_duration
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, open_sources, relays_of
+from posthouse.model.clock import system_clock
+from posthouse.model.errors import PosthouseError, error
+
+if TYPE_CHECKING:
+    from posthouse.pipeline.lake import Lake
+    from posthouse.pipeline.run.copy_feeds import RunStep
+    from posthouse.pipeline.run.lake_run import RunReport
+    from posthouse.pipeline.run.openlineage import LineageServer
+    from posthouse.pipeline.run.run_metrics import RunFigures
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class MonitoringOptions:
+    """Where a run reports what it did."""
+
+    metrics_file: Annotated[
+        str | None, Parameter(help="File to write with metrics of the run, for the node exporter of Prometheus.")
+    ] = None
+    openlineage_url: Annotated[
+        str | None, Parameter(help="Server that gets OpenLineage events of the run. Default: OPENLINEAGE_URL.")
+    ] = None
+
+    def settings(self) -> Settings:
+        """Return the settings; the options of this command override file and environment."""
+        flags = {"pipeline.metrics_file": self.metrics_file, "pipeline.openlineage_url": self.openlineage_url}
+        return load_settings(flags)
+
+
+def run(
+    *,
+    once: Annotated[bool, Parameter(negative=(), help="Run once; the default.")] = False,
+    every: Annotated[str | None, Parameter(help="Repeat the run at this interval: 60s, 15m.")] = None,
+    rebuild: Annotated[bool, Parameter(negative=(), help="Rebuild every table above bronze.")] = False,
+    monitoring: MonitoringOptions = MonitoringOptions(),  # noqa: B008 - frozen
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
+    output: Output = PLAIN,
+) -> None:
+    """Copy new journal records into the lake, then bring every table up to date.
+
+    A run that fails or is killed can be repeated: no row is duplicated or missing. If a source is a relay, the Merkle
+    root of every new batch is published there as a signed event. With --every the command repeats until Ctrl-C or
+    SIGTERM; after SIGTERM it finishes the current run.
+
+    For example:
+
+        posthouse pipeline run
+        posthouse pipeline run --source ~/.posthouse/relay --lake /data/lake
+        posthouse pipeline run --source https://relay.example.org --every 60s
+        posthouse pipeline run --source https://relay.example.org --lake s3://bucket/lake --master spark://host:7077
+    """
+    if once and every is not None:
+        raise error("usage", text="--once and --every exclude each other")
+    wait_s = None if every is None else parse_duration(every)
+    open_sources(pipeline_options)  # fail before Spark starts
+    spark = pipeline_options.session()
+    try:
+        stopped = _stop_on_sigterm() if wait_s is not None else None
+        _run_once(pipeline_options, monitoring, output, is_rebuild=rebuild)
+        while stopped is not None and not stopped.wait(wait_s):
+            _run_once(pipeline_options, monitoring, output, is_rebuild=False)
+    finally:
+        spark.stop()
+
+
+def _stop_on_sigterm() -> threading.Event:
+    """Return an event that SIGTERM sets; a second SIGTERM ends the process at once."""
+    stopped = threading.Event()
+
+    def stop(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        # in a thread: the interrupted main thread may hold the event's lock
+        threading.Thread(target=stopped.set).start()
+
+    signal.signal(signal.SIGTERM, stop)
+    return stopped
+
+
+def _run_once(
+    pipeline_options: PipelineOptions, monitoring: MonitoringOptions, output: Output, *, is_rebuild: bool
+) -> None:
+    from posthouse.pipeline.run.lake_run import bring_up_to_date, publish_roots, with_relay_lock
+
+    lake = pipeline_options.open_lake()
+    relays = relays_of(pipeline_options)
+    first = pipeline_options.relay_options(relays[0]).client() if relays else None
+    with _monitored(lake, pipeline_options, monitoring, output) as figures, with_relay_lock(lake, first):
+
+        def on_step(step: RunStep) -> None:
+            figures.steps.append(step)
+            _show_step(output, step)
+
+        report = bring_up_to_date(
+            pipeline_options.session(),
+            lake,
+            open_sources(pipeline_options),
+            batch_rows=pipeline_options.settings().integer("pipeline.batch_rows"),
+            is_rebuild=is_rebuild,
+            on_step=on_step,
+        )
+    published = sum(publish_roots(lake, pipeline_options.relay_options(relay).client()) for relay in relays)
+    _show_run(output, report, published)
+
+
+@contextmanager
+def _monitored(
+    lake: Lake, pipeline_options: PipelineOptions, monitoring: MonitoringOptions, output: Output
+) -> Iterator[RunFigures]:
+    """Report a run to the metrics file and the lineage server that the settings name."""
+    from posthouse.pipeline.run.openlineage import LineageRun
+    from posthouse.pipeline.run.run_metrics import RunFigures
+
+    clock, settings = system_clock(), monitoring.settings()
+    figures = RunFigures(clock.wall_ns())
+    server = _lineage_server(settings)
+    lineage = LineageRun(clock, pipeline_options.sources(), lake.location)
+    _post(server, lineage.started(), output)
+    try:
+        yield figures
+    except BaseException as failure:
+        _post(server, lineage.failed(failure, figures.rows()), output)
+        raise
+    else:
+        figures.is_successful = True
+        _post(server, lineage.completed(figures.rows()), output)
+    finally:
+        figures.ended_ns = clock.wall_ns()
+        _write_metrics(settings, lake, figures, output)
+
+
+def _lineage_server(settings: Settings) -> LineageServer | None:
+    from posthouse.pipeline.run.openlineage import KEY_VARIABLE, URL_VARIABLE, LineageServer
+
+    url = settings.optional_text("pipeline.openlineage_url") or os.environ.get(URL_VARIABLE)
+    return LineageServer(url, os.environ.get(KEY_VARIABLE)) if url else None
+
+
+def _post(server: LineageServer | None, event: dict[str, object], output: Output) -> None:
+    if server is not None and (reason := server.post(event)):
+        output.note(f"the lineage server {server.url} did not take the event {event['eventType']}: {reason}")
+
+
+def _write_metrics(settings: Settings, lake: Lake, figures: RunFigures, output: Output) -> None:
+    from posthouse.pipeline.run.run_metrics import write_run_metrics
+
+    path = settings.optional_path("pipeline.metrics_file")
+    if path is None:
+        return
+    try:
+        if figures.is_successful:
+            for name in lake.names():
+                files = lake.delta(name).files()
+                figures.files[name] = (len(files), sum(file.size_bytes for file in files))
+        write_run_metrics(path, figures)
+    except (PosthouseError, OSError) as failure:
+        output.note(f"the metrics of the run could not be written to {path}: {failure}")
+
+
+def _show_step(output: Output, step: RunStep) -> None:
+    if output.json:
+        output.result(step.as_value(), "")
+    elif step.step != "unchanged":
+        output.note(f"{step.step:>9}  {step.table:<24} {step.rows:>12,} rows")
+
+
+def _show_run(output: Output, report: RunReport, published: int) -> None:
+    value = {"rows": report.rows, "versions": report.versions, "published": published}
+    output.result(value, table(("table", "version"), list(report.versions.items())))

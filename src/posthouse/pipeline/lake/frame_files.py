@@ -1,0 +1,238 @@
+"""DataFrames as files of a table: read the files that a commit names, write new ones for the next commit.
+
+In a directory Spark reads and writes Parquet itself; the driver moves new files from a staging directory into place.
+In S3, which the wheel of Spark cannot open, workers read and write by pyarrow: the driver sends them files and
+columns, their environment has the keys. A task that Spark runs twice writes two files, and only the one that its
+result names is committed. Spark does not look into these tasks, so it neither prunes columns nor skips files there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from posthouse.files import fsync_dir, private_dir, sync_file
+from posthouse.model.errors import error
+from posthouse.model.limits import MIB
+from posthouse.pipeline.lake.data_file import DataFile, describe_file
+from posthouse.pipeline.lake.storage import LocalStorage, Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+_Batches = Iterator["pa.RecordBatch"]
+_BATCH_ROWS = 32_768  # per Arrow batch that a worker hands to Spark
+_GROUP_ROWS = 131_072  # per row group of a written file
+_TASK_BYTES = 8 * MIB  # of files that one task reads: small ones share a task
+_WRITTEN = "file string"
+#: The path of a file, and the values of its partition columns.
+_Part = tuple[str, Mapping[str, str]]
+
+
+def read_files(
+    spark: SparkSession, storage: Storage, files: Sequence[DataFile], schema: StructType, columns: Sequence[str]
+) -> DataFrame:
+    """Return columns of files of a table; Spark reads the values of partition columns from the paths."""
+    if not files:
+        return spark.createDataFrame([], schema).select(*columns)
+    if isinstance(storage, LocalStorage):
+        paths = [storage.full_path(file.path) for file in files]
+        return spark.read.schema(schema).option("basePath", storage.uri).parquet(*paths).select(*columns)
+    return _read_in_workers(spark, storage, files, schema, columns)
+
+
+def write_frame(storage: Storage, rows: DataFrame, partition_by: Sequence[str]) -> list[DataFile]:
+    """Write rows to new files of a table and return the files; without rows there are none."""
+    if isinstance(storage, LocalStorage):
+        return _write_to_directory(storage, rows, partition_by)
+    return _write_in_workers(storage, rows, partition_by)
+
+
+def _write_to_directory(storage: LocalStorage, rows: DataFrame, partition_by: Sequence[str]) -> list[DataFile]:
+    """Write rows to files of a directory.
+
+    Spark writes to a staging directory. The files then move to partition directories directly below the table,
+    because Spark does not find deeper ones when it reads. Raises lake_files_missing if fewer rows arrived here than
+    the workers wrote.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    table, batch = storage.path, secrets.token_hex(12)
+    staging = private_dir(table) / f"staging-{batch}"
+    written = Observation()
+    observed = rows.observe(written, f.count(f.lit(1)).alias("rows"))
+    observed.write.partitionBy(*partition_by).option("compression", "zstd").parquet(str(staging))
+    moved = [
+        _move(table, staging, path, batch) for path in sorted(staging.rglob("*.parquet")) if path.name[0] not in "._"
+    ]
+    shutil.rmtree(staging)
+    for directory in {path.parent for path in moved} | {table}:
+        fsync_dir(directory)
+    files = [describe_file(storage, path.relative_to(table).as_posix()) for path in moved]
+    expected, found = int(written.get["rows"]), sum(file.rows for file in files)
+    if found != expected:
+        raise error("lake_files_missing", path=str(table), expected=expected, found=found)
+    return files
+
+
+def _move(table: Path, staging: Path, path: Path, batch: str) -> Path:
+    path.chmod(0o600)
+    sync_file(path)
+    directory = table / path.parent.relative_to(staging)
+    if directory != table:
+        private_dir(directory)
+    return path.rename(directory / f"{batch}-{path.name.split('-')[1]}.parquet")
+
+
+def _read_in_workers(
+    spark: SparkSession, storage: Storage, files: Sequence[DataFile], schema: StructType, columns: Sequence[str]
+) -> DataFrame:
+    """Return columns of the rows of files; a task reads one large file or several small ones."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    chosen = StructType([schema[name] for name in columns])
+    wanted, tasks = to_arrow_schema(chosen), _pack(files)
+
+    def work(batches: _Batches) -> _Batches:
+        from posthouse.pipeline.lake.frame_files import read_batches
+
+        return read_batches(storage, tasks, wanted, batches)
+
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, chosen)
+
+
+def _pack(files: Sequence[DataFile]) -> list[list[_Part]]:
+    """Group files for tasks, in order."""
+    tasks: list[list[_Part]] = []
+    size_bytes = _TASK_BYTES
+    for file in files:
+        if size_bytes >= _TASK_BYTES:
+            tasks.append([])
+            size_bytes = 0
+        tasks[-1].append((file.path, dict(file.partition)))
+        size_bytes += file.size_bytes
+    return tasks
+
+
+def read_batches(storage: Storage, tasks: Sequence[Sequence[_Part]], wanted: pa.Schema, indexes: _Batches) -> _Batches:
+    """Yield the rows of the files of a task, which is given by its index."""
+    import pyarrow.parquet as pq
+
+    for index in (index for batch in indexes for index in batch.column(0).to_pylist()):
+        for path, partition in tasks[index]:
+            stored = [name for name in wanted.names if name not in partition]
+            with pq.ParquetFile(storage.full_path(path), filesystem=storage.filesystem()) as file:
+                for rows in file.iter_batches(_BATCH_ROWS, columns=stored):
+                    yield _complete(rows, partition, wanted)
+
+
+def _complete(rows: pa.RecordBatch, partition: Mapping[str, str], wanted: pa.Schema) -> pa.RecordBatch:
+    """Return the columns in order and with the types that Spark expects, with the values of the partition."""
+    import pyarrow as pa
+
+    columns = []
+    for field in wanted:
+        if field.name in partition:
+            columns.append(pa.repeat(pa.scalar(partition[field.name]), rows.num_rows).cast(field.type))
+        else:
+            columns.append(rows.column(field.name).cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _write_in_workers(storage: Storage, rows: DataFrame, partition_by: Sequence[str]) -> list[DataFile]:
+    """Write rows to new files, in the tasks that hold them, and return the files."""
+    names = tuple(partition_by)
+
+    def work(batches: _Batches) -> _Batches:
+        from posthouse.pipeline.lake.frame_files import write_batches
+
+        return write_batches(storage, names, batches)
+
+    written = rows.mapInArrow(work, _WRITTEN).collect()
+    return [msgspec.json.decode(row[0], type=DataFile) for row in written]
+
+
+def write_batches(storage: Storage, partition_by: Sequence[str], batches: _Batches) -> _Batches:
+    """Write the rows of a task, one file per partition, and yield a description of each file as JSON."""
+    import pyarrow as pa
+
+    with ExitStack() as opened:
+        files: dict[tuple[str, ...], _PartFile] = {}
+        for batch in batches:
+            for values, rows in _split(pa.Table.from_batches([batch]), partition_by):
+                if values not in files:
+                    partition = dict(zip(partition_by, values, strict=True))
+                    files[values] = opened.enter_context(_PartFile(storage, partition))
+                files[values].write(rows)
+    described = [msgspec.json.encode(describe_file(storage, file.path)).decode() for file in files.values()]
+    if described:
+        yield pa.RecordBatch.from_arrays([pa.array(described, pa.string())], names=["file"])
+
+
+def _split(rows: pa.Table, partition_by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
+    """Yield the rows of each partition, without the partition columns."""
+    import pyarrow.compute as pc
+
+    if not partition_by:
+        yield (), rows
+        return
+    for values in rows.select(list(partition_by)).group_by(list(partition_by)).aggregate([]).to_pylist():
+        if None in values.values():
+            raise ValueError(f"a row has no value of {partition_by}")
+        keep = None
+        for name, value in values.items():
+            is_equal = pc.equal(rows.column(name), value)
+            keep = is_equal if keep is None else pc.and_(keep, is_equal)
+        texts = tuple(str(values[name]) for name in partition_by)
+        yield texts, rows.filter(keep).drop_columns(list(partition_by))
+
+
+class _PartFile:
+    """One file that a task writes; a context manager that finishes it."""
+
+    def __init__(self, storage: Storage, partition: Mapping[str, str]) -> None:
+        folder = "".join(f"{name}={value}/" for name, value in partition.items())
+        self.path = f"{folder}{secrets.token_hex(16)}.parquet"
+        self._storage = storage
+        self._writer: Any = None
+        self._held: list[pa.Table] = []
+
+    def __enter__(self) -> _PartFile:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows; they are written in groups."""
+        self._held.append(rows)
+        if sum(each.num_rows for each in self._held) >= _GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not self._held:
+            return
+        rows = pa.concat_tables(self._held)
+        self._held = []
+        if self._writer is None:
+            self._storage.prepare(self.path)
+            target, filesystem = self._storage.full_path(self.path), self._storage.filesystem()
+            self._writer = pq.ParquetWriter(target, rows.schema, filesystem=filesystem, compression="zstd")
+        self._writer.write_table(rows)

@@ -1,0 +1,50 @@
+"""The blocks of docs/how-to/pipeline-spark.md, run in order in one session, as a notebook would."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from posthouse.pipeline.connector.source_access import access_with_key
+from posthouse.pipeline.lake import Lake
+from tests.docs.pages import blocks_of
+from tests.pipeline.filled_lake import fill_lake
+from tests.pipeline.relay import post_office
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = "docs/how-to/pipeline-spark.md"
+
+
+@pytest.mark.xdist_group("spark")
+def test_code_of_the_page_about_your_own_session_runs(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with post_office(tmp_path) as post:
+        asyncio.run(post.open_topic("builds"))
+        store = post.relay.data_dir / "relay.db"
+        lake = Lake(tmp_path / "lake")
+        fill_lake(lake, store)
+        names: dict[str, Any] = {
+            "spark": spark,
+            "store": str(store),
+            "relay": post.relay.url,
+            "token": access_with_key(post.relay.url, post.key).token,
+            "key_file": str(post.home / "sender.json"),
+            "checkpoint": str(tmp_path / "checkpoint"),
+            "target": str(tmp_path / "target"),
+            "lake_directory": str(lake.path),
+        }
+        for block in blocks_of(PAGE):
+            if block.language == "python":
+                exec(compile(block.body, str(block), "exec"), names)  # noqa: S102
+        assert asyncio.run(post.read(2)) == ["job 1 is done", "job 2 is done"]
+    read = spark.read.parquet(names["target"])
+    assert read.count() > 0
+    assert names["remote"].schema == names["records"].schema
+    assert names["seqs"].columns == ["seq", "type"]
+    assert "mesh" in capsys.readouterr().out
