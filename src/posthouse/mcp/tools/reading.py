@@ -237,7 +237,7 @@ async def run_read(call: ToolCall, arguments: ReadArguments) -> ShownMessage:
 
 READ = ToolSpec(
     "read",
-    "Show a message in full and mark it read.",
+    "Show a full message; mark it read.",
     ReadArguments,
     ShownMessage,
     run_read,
@@ -305,7 +305,7 @@ def _of_thread(message: ThreadMessage, now_ns: int) -> _Source:
 
 HISTORY = ToolSpec(
     "history",
-    "Past messages of a name, a #topic, or the thread of an id, newest first.",
+    "Past messages of a name, #topic, or thread of an id, newest first.",
     HistoryArguments,
     HistoryAnswer,
     run_history,
