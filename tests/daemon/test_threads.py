@@ -108,3 +108,59 @@ async def test_answers_arrive_in_a_thread_in_any_order(tmp_path: Path) -> None:
             await host.mesh.inbox.put([each])
         found = await eventually(lambda: host.get(f"/v1/threads/{item(2).message_id}"), lambda said: said.status == 200)
         assert ([each["body"] for each in found["messages"]], found["is_complete"]) == (["m1", "m2"], True)
+
+
+async def test_threads_are_listed_by_their_newest_message_page_by_page(
+    alice: Host, bob: Host, thread: list[str]
+) -> None:
+    first = await alice.get("/v1/threads", limit=1)
+    assert [(each["subject"], each["message_count"]) for each in first["items"]] == [("something else", 1)]
+    second = await alice.get("/v1/threads", limit=1, before=first["next"])
+    [listed] = second["items"]
+    assert (listed["id"], listed["subject"], listed["message_count"]) == (thread[0], "Shall we deploy?", 3)
+    assert (listed["last"]["message_id"], listed["last"]["body"], listed["last"]["is_own"]) == (thread[2], "done", True)
+    assert listed["budget"]["calls_left"] > 0
+    assert second["next"] is None
+    assert (await alice.get("/v1/threads", before="yesterday"))["error"] == "parameter_invalid"
+
+
+async def test_a_thread_says_how_far_each_message_has_come(alice: Host, bob: Host, thread: list[str]) -> None:
+    def states(said: Any) -> list[str]:
+        return [each["state"] for each in said["messages"]]
+
+    def is_confirmed(said: Any) -> bool:
+        return states(said)[2] == "confirmed"
+
+    found = await eventually(lambda: alice.get(f"/v1/threads/{thread[0]}"), is_confirmed)
+    assert states(found) == ["answered", "answered", "confirmed"]
+    assert states(await bob.get(f"/v1/threads/{thread[0]}")) == ["answered", "answered", "unread"]
+    await bob.post("/v1/inbox/seen", all=True)
+    assert states(await bob.get(f"/v1/threads/{thread[0]}"))[2] == "read"
+
+
+async def test_traffic_counts_who_wrote_to_whom_since_a_time(alice: Host, bob: Host, thread: list[str]) -> None:
+    ann = await alice.add_agent("ann")
+    await alice.add_agent("ben")
+    await ann.send("ben", "a word")
+    counts = {
+        (each["sender"], each["from_agent"], each["to"], each["to_agent"]): each["count"]
+        for each in (await alice.get("/v1/traffic"))["items"]
+    }
+    assert counts == {
+        (alice.node, "", bob.node, ""): 3,
+        (bob.node, "", alice.node, ""): 1,
+        (alice.node, "ann", alice.node, "ben"): 1,
+    }
+    assert (await alice.get("/v1/traffic", since="2100-01-01T00:00:00Z"))["items"] == []
+
+
+async def test_agents_show_their_oldest_unread_message(alice: Host) -> None:
+    ann = await alice.add_agent("ann")
+    await alice.send("ann", "first")
+    await ann.until_bodies(1)
+    [listed] = (await alice.get("/v1/agents"))["items"]
+    [item] = (await ann.get("/v1/inbox"))["items"]
+    assert (listed["unread"], listed["oldest_unread_at"]) == (1, item["received_at"])
+    await ann.post("/v1/inbox/seen", all=True)
+    [listed] = (await alice.get("/v1/agents"))["items"]
+    assert (listed["unread"], listed["oldest_unread_at"]) == (0, None)

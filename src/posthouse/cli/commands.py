@@ -82,6 +82,7 @@ COMMANDS = {
     "mcp": "posthouse.cli.mcp:mcp",
     "hook": "posthouse.cli.connect_hooks:hook",
     "connect": "posthouse.cli.connect:connect",
+    "console": "posthouse.cli.console:console",
     "pipeline": "posthouse.cli.pipeline:app",
     "bench": "posthouse.cli.bench:app",
     "completion": "posthouse.cli.commands:completion",

@@ -16,7 +16,7 @@ import msgspec
 
 from posthouse.client.transport import Parameters, Requests
 from posthouse.client.trust.signing import verify_events
-from posthouse.model.api import ArchivedRange, Pruned
+from posthouse.model.api import ArchivedRange, JournalPage, Pruned
 from posthouse.model.errors import error
 from posthouse.model.event import Coordinate, Event, coordinate_of, is_replacing
 from posthouse.model.filters import filter_from_json
@@ -178,7 +178,7 @@ class _Journal(msgspec.Struct):
 
 
 class Archive:
-    """The calls with which an administrator's archive reads and prunes a relay."""
+    """What an administrator reads of a relay, and how an archive prunes it."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -187,6 +187,17 @@ class Archive:
         """Return the seq of the oldest journal record, or None if there is none."""
         records = (await self._requests.get_as(_Journal, "/v1/journal", {"limit": 1})).records
         return records[0].seq if records else None
+
+    async def newest_records(
+        self, *, types: Sequence[str] = (), before: str | None = None, limit: int | None = None
+    ) -> JournalPage:
+        """Return journal records newest first, of some types or of all; the cursor of a page goes on before it."""
+        parameters = {"order": "desc", "types": ",".join(types) or None, "before": before, "limit": limit}
+        return await self._requests.get_as(JournalPage, "/v1/journal", parameters)
+
+    async def metrics(self) -> str:
+        """Return the metrics in the Prometheus text format."""
+        return (await self._requests.get("/metrics")).decode()
 
     async def prune(self, archived: ArchivedRange) -> Pruned:
         """Delete an archived range; the relay first computes the digests again and refuses if they differ."""

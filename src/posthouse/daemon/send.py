@@ -8,7 +8,7 @@ client_message_id.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -41,6 +41,10 @@ from posthouse.model.ulid import UlidGenerator
 Resolve = Callable[[str], Awaitable[Recipient]]
 
 
+#: the program through which a person acts, for the journal
+Via = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9-]{0,31}$")]
+
+
 class SendRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of POST /v1/send."""
 
@@ -58,6 +62,8 @@ class SendRequest(msgspec.Struct, forbid_unknown_fields=True):
     valid_until: str | None = None
     #: the message only reports a failure: it wakes no agent
     failure: bool = False
+    #: program through which a person sends it, for the journal
+    via: Via | None = None
 
 
 class SendResult(NamedTuple):
@@ -113,7 +119,7 @@ class Sending:
             client_message_id = self._minter.mint()
         try:
             row = self._sign(await self._build_request(request, client_message_id, budget, agent))
-            outcome = await self._outbox.accept(row, self._capacity_bytes())
+            outcome = await self._outbox.accept(row, self._capacity_bytes(), request.via)
             if request.supersedes is not None and outcome.action is AcceptAction.INSERT:
                 await self._drop_unsent(await self._outbox.find(request.supersedes, agent))
         except PosthouseError as failure:
@@ -124,7 +130,7 @@ class Sending:
         return SendResult(outcome.status, body)
 
     async def requeue(
-        self, key: str, new_id: str | None, message: str | None, agent: str = DEFAULT_INBOX
+        self, key: str, new_id: str | None, message: str | None, agent: str = DEFAULT_INBOX, via: str | None = None
     ) -> dict[str, Any]:
         """Replace a dead or pending row by a new one with a new id and the same or another message.
 
@@ -139,7 +145,7 @@ class Sending:
                 raise error("outbox_row_accepted", id=row.id, message_id=found.id)
         request = await self._request_of_row(row, new_id, message)
         try:
-            await self._outbox.requeue(row, successor := self._sign(request), self._capacity_bytes())
+            await self._outbox.requeue(row, successor := self._sign(request), self._capacity_bytes(), via)
         except PosthouseError as failure:
             raise _with_client_message_id(failure, request.client_message_id) from failure
         return {

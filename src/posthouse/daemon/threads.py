@@ -1,5 +1,7 @@
 """Threads: the messages that answer each other, with a subject, the participants and the budget that is left.
 
+Also what was said between whom lately, over inbox and outbox.
+
 `reply_to` makes a thread. It is found from any of its messages, over inbox and outbox of one mesh, up to what they
 answer and down to what answers them; nothing is stored for it, so it is right in whatever order messages arrive. A
 thread shows every message of it that this host has, whichever of its agents wrote or got it.
@@ -21,11 +23,16 @@ from posthouse.model.errors import PosthouseError
 from posthouse.model.event import Event, decode_event
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.message import read_message
+from posthouse.model.outbox_rules import MessageState, known_state
 from posthouse.sqlite.statements import Statements
 
 SQL = Statements("posthouse.daemon", "threads.sql")
 THREAD_MAX = 500  # messages; a longer thread is shown in part
 SUBJECT_MAX_CHARACTERS = 80
+SCANNED_MAX = 2_000  # messages that one page of threads is made of
+TRAFFIC_MAX = 500  # pairs
+_TRAFFIC_ROWS = 50_000  # of the outbox that are looked at
+_ANSWERED, _READ, _UNREAD = "answered", "read", "unread"
 
 
 class ThreadMessage(NamedTuple):
@@ -46,6 +53,8 @@ class ThreadMessage(NamedTuple):
     #: True if an agent of this host sent it
     is_own: bool
     is_read: bool
+    #: how far an own message has come, or whether another one was read
+    state: str = ""
 
     def to_api(self) -> dict[str, Any]:
         """Return the message as the local API shows it."""
@@ -61,6 +70,7 @@ class ThreadMessage(NamedTuple):
             "body": self.body,
             "is_own": self.is_own,
             "is_read": self.is_read,
+            "state": self.state,
         }
 
 
@@ -82,6 +92,44 @@ class Thread(NamedTuple):
             "budget": None if budget is None else _shown_budget(budget),
             "is_complete": self.is_complete,
             "messages": [each.to_api() for each in self.messages],
+        }
+
+    def to_summary(self) -> dict[str, Any]:
+        """Return the thread as a list of threads shows it: with its last message instead of all."""
+        whole = self.to_api()
+        messages = whole.pop("messages")
+        last = max(self.messages, key=lambda each: each.at_ns)
+        return whole | {"message_count": len(messages), "last": last.to_api() | {"body": subject_of(last.body)}}
+
+
+class ThreadPage(NamedTuple):
+    """Threads, the one with the newest message first."""
+
+    threads: list[Thread]
+    #: wall time before which the next page continues; None at the end
+    before_ns: int | None
+
+
+class Exchange(NamedTuple):
+    """How much one agent said to another, or to a topic."""
+
+    sender: str
+    from_agent: str
+    #: node id, or #topic
+    to: str
+    to_agent: str
+    messages: int
+    last_at_ns: int
+
+    def to_api(self) -> dict[str, Any]:
+        """Return it as the local API shows it."""
+        return {
+            "sender": self.sender,
+            "from_agent": self.from_agent,
+            "to": self.to,
+            "to_agent": self.to_agent,
+            "count": self.messages,
+            "last_at": format_utc(self.last_at_ns),
         }
 
 
@@ -118,7 +166,39 @@ class Threads:
         # the first message of a thread answers none, and may arrive after an answer to it
         messages = sorted(found.values(), key=lambda each: (each.reply_to_id is not None, each.at_ns))
         is_complete = messages[0].reply_to_id is None and not wanted and len(messages) <= THREAD_MAX
-        return Thread(messages[:THREAD_MAX], is_complete)
+        return Thread(_with_answers(messages[:THREAD_MAX]), is_complete)
+
+    async def newest(self, before_ns: int, limit: int, agent: str) -> ThreadPage:
+        """Return threads whose newest message is older than a time, newest first."""
+        sent = await self._outbox.store.pool.run(lambda db: list(db.execute(SQL.newest_sent, (before_ns, SCANNED_MAX))))
+        received = await self._inbox.store.pool.run(
+            lambda db: list(db.execute(SQL.newest_received, (before_ns, SCANNED_MAX)))
+        )
+        messages = sorted([*sent, *received], key=lambda row: -row[1])[:SCANNED_MAX]
+        threads: list[Thread] = []
+        known: set[str] = set()
+        for message_id, at_ns in messages:
+            if message_id in known:
+                continue
+            if len(threads) == limit:
+                return ThreadPage(threads, at_ns + 1)
+            thread = await self.find(message_id, agent)
+            if thread is None:
+                continue
+            known |= {each.message_id for each in thread.messages}
+            if max(each.at_ns for each in thread.messages) < before_ns:  # else an earlier page has it
+                threads.append(thread)
+        return ThreadPage(threads, messages[-1][1] if len(messages) == SCANNED_MAX else None)
+
+    async def traffic(self, since_ns: int) -> list[Exchange]:
+        """Return what was said to and by agents of this host since a time, the most first."""
+        values = {"node": self._node, "since_ns": since_ns, "limit": TRAFFIC_MAX, "looked_at": _TRAFFIC_ROWS}
+        sent: list[Any] = await self._outbox.store.pool.run(lambda db: list(db.execute(SQL.sent_traffic, values)))
+        received: list[Any] = await self._inbox.store.pool.run(
+            lambda db: list(db.execute(SQL.received_traffic, values))
+        )
+        found = [*(Exchange(self._node, *row) for row in sent), *(Exchange(*row) for row in received)]
+        return sorted(found, key=lambda each: -each.messages)[:TRAFFIC_MAX]
 
     async def message_ids(self, message_id: str, agent: str) -> frozenset[str]:
         """Return the ids of a thread's messages; only the given one if this host has no other."""
@@ -141,13 +221,15 @@ class Threads:
         destination: str,
         to_agent: str,
         raw: bytes | None,
-        _status: str,
+        status: str,
+        *outcome: Any,
     ) -> ThreadMessage:
         body, budget = None, None
         if raw is not None:
             event = decode_event(raw)
             budget = read_message(event).budget
             body = self._body(event)
+        state = known_state(status, *outcome)
         return ThreadMessage(
             message_id,
             reply_to,
@@ -161,6 +243,7 @@ class Threads:
             budget,
             is_own=True,
             is_read=True,
+            state=state.value,
         )
 
     def _received(
@@ -178,6 +261,7 @@ class Threads:
         read_at_ns: int | None,
         is_withdrawn: int,
         valid_until_ns: int | None,
+        is_read_by_any: int,
     ) -> ThreadMessage:
         is_stale = valid_until_ns is not None and self._inbox.store.clock.wall_ns() >= valid_until_ns
         was_read = read_at_ns is not None and (valid_until_ns is None or read_at_ns < valid_until_ns)
@@ -194,6 +278,7 @@ class Threads:
             None if budget is None else decode_mesh_budget(budget),
             is_own=sender == self._node,
             is_read=read_at_ns is not None,
+            state=_READ if is_read_by_any else _UNREAD,
         )
 
     def _body(self, event: Event) -> str | None:
@@ -201,6 +286,20 @@ class Threads:
             return self._open_event(event)
         except PosthouseError:
             return None
+
+
+def _with_answers(messages: Sequence[ThreadMessage]) -> list[ThreadMessage]:
+    """Return the messages with the state `answered` where another agent answered one."""
+    answered_by: dict[str | None, set[tuple[str, str]]] = {}
+    for each in messages:
+        answered_by.setdefault(each.reply_to_id, set()).add((each.sender, each.from_agent))
+    lost = (MessageState.DEAD, MessageState.ABORTED)
+
+    def is_answered(message: ThreadMessage) -> bool:
+        authors = answered_by.get(message.message_id, set())
+        return message.state not in lost and bool(authors - {(message.sender, message.from_agent)})
+
+    return [each._replace(state=_ANSWERED) if is_answered(each) else each for each in messages]
 
 
 def subject_of(body: str | None) -> str:

@@ -21,6 +21,8 @@ class RecordType:
     version: int = 1
 
 
+#: of changes that a person makes through a program
+VIA = {"via": "the program through which a person acted, such as console"}
 _ROW = "the outbox row's id"
 _CLIENT_ID = {"client_message_id": "the caller's id of the message, always"}
 _ACCEPTED_AT_RELAY = {"message_id": "the event id at the relay, always", "history_id": "its seq at the relay, always"}
@@ -38,7 +40,8 @@ DAEMON = (
             "size": "bytes of the event, always",
             "from_agent": "the agent that sends it, absent for the host itself",
             "to_agent": "the recipient's agent, absent for its default inbox",
-        },
+        }
+        | VIA,
     ),
     RecordType("outbox.reopened", "the new epoch of the relay, which was restored", {"ids": "the row ids, always"}),
     RecordType("outbox.inflight", _ROW, {"ids": "all row ids of the frame, always"}),
@@ -58,7 +61,9 @@ DAEMON = (
     RecordType(
         "outbox.aborted",
         _ROW,
-        _CLIENT_ID | {"aborted_by": "the actor that aborted it, always", "superseded_by": "the row that replaces it"},
+        _CLIENT_ID
+        | {"aborted_by": "the actor that aborted it, always", "superseded_by": "the row that replaces it"}
+        | VIA,
     ),
     RecordType("outbox.pressure", "the outbox", {"bytes": "bytes in use, always", "max_bytes": "the limit, always"}),
     RecordType(
@@ -115,7 +120,7 @@ DAEMON = (
     RecordType(
         "reservation.ended",
         "the reservation's id",
-        _RESERVATION | {"reason": "released, forced, expired or program_gone, always"},
+        _RESERVATION | {"reason": "released, forced, expired or program_gone, always"} | VIA,
     ),
     RecordType("agent.paused", "the agent's name", _PAUSE),
     RecordType("agent.resumed", "the agent's name", _PAUSE),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import MappingProxyType
 
-from posthouse.journal.daemon_records import DAEMON, RecordType
+from posthouse.journal.daemon_records import DAEMON, VIA, RecordType
 
 _STORE = (
     RecordType(
@@ -117,12 +117,13 @@ _DELIVERIES = (
     RecordType(
         "delivery.requeued",
         "the message id",
-        {"recipient": "the reader's node id, always; actor is the operator", "from_state": "the state before, always"},
+        {"recipient": "the reader's node id, always; actor is the operator", "from_state": "the state before, always"}
+        | VIA,
     ),
     RecordType(
         "delivery.purged",
         "the reader's node id",
-        {"ids": _IDS, "recipient": "the reader's node id, always; actor is the operator"},
+        {"ids": _IDS, "recipient": "the reader's node id, always; actor is the operator"} | VIA,
     ),
     RecordType(
         "delivery.blocked", "the reader's node id", {"ids": _IDS, "sender": "the node id of the blocked sender, always"}
@@ -170,7 +171,7 @@ _LOCKS = (
     RecordType("lock.renewed", "the resource", _GRANT | _SCOPE),
     RecordType("lock.released", "the resource", _LEASE_END),
     RecordType("lock.expired", "the resource; its lease had ended before a grant that overlaps it", _LEASE_END),
-    RecordType("lock.broken", "the resource; actor is the admin that ended the lease", _LEASE_END),
+    RecordType("lock.broken", "the resource; actor is the admin that ended the lease", _LEASE_END | VIA),
     RecordType(
         "lock.taken_over",
         "the resource",

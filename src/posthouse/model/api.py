@@ -7,6 +7,8 @@ each.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -69,6 +71,8 @@ class Queue(msgspec.Struct, frozen=True):
     #: ids of confirmations that wait for this node as their sender
     confirmations: int
     oldest_ns: int | None
+    #: unconfirmed messages that were sent
+    in_flight: int = 0
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -159,6 +163,31 @@ class LockSummary(msgspec.Struct, frozen=True):
     remaining_ms: int
     mode: str = "exclusive"
     tree: bool = False
+    #: the session that holds it; only the holder's node and admins see it
+    session: str = ""
+    #: how many requests wait
+    waiting: int = 0
+
+
+class JournalRecord(msgspec.Struct, frozen=True):
+    """One record of the relay's journal."""
+
+    seq: int
+    at_ns: int
+    type: str
+    mesh: str | None
+    #: node that caused it
+    actor: str | None
+    #: what it is about
+    ref: str | None
+    body: dict[str, Any]
+
+
+class JournalPage(msgspec.Struct, frozen=True):
+    """Records and the cursor that continues; newest first it is None at the end."""
+
+    records: list[JournalRecord]
+    cursor: str | None
 
 
 class LockList(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from posthouse.model.codes.agent_errors import AGENTS
 from posthouse.model.codes.bus_errors import BUS
 from posthouse.model.codes.client_errors import CLIENT
 from posthouse.model.codes.command_errors import COMMAND
+from posthouse.model.codes.console_errors import CONSOLE
 from posthouse.model.codes.daemon_errors import DAEMON
 from posthouse.model.codes.http_errors import EDGE
 from posthouse.model.codes.key_errors import KEYS
@@ -54,6 +55,7 @@ AREAS: dict[str, tuple[ErrorSpec, ...]] = {
     "Pipeline": PIPELINE,
     "Giving back": GIVING,
     "Agents": AGENTS,
+    "Console": CONSOLE,
     "Command line": COMMAND,
 }
 

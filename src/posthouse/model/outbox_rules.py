@@ -45,6 +45,27 @@ class MessageState(enum.StrEnum):
     NOT_QUEUED = "not_queued"
 
 
+def known_state(
+    status: str,
+    confirmed_at_ns: int | None,
+    read_at_ns: int | None,
+    rejected_at_ns: int | None,
+    not_queued: str | None,
+) -> MessageState:
+    """Return how far a message has come, from what its outbox row says."""
+    if status in (OutboxStatus.DEAD, OutboxStatus.ABORTED):
+        return MessageState(status)
+    if rejected_at_ns is not None:
+        return MessageState.REJECTED
+    if read_at_ns is not None:
+        return MessageState.READ
+    if confirmed_at_ns is not None:
+        return MessageState.CONFIRMED
+    if not_queued is not None:
+        return MessageState.NOT_QUEUED
+    return MessageState.SENT if status == OutboxStatus.DONE else MessageState.QUEUED
+
+
 #: states of a delivery at the relay that say more than what the sender's host knows
 _AT_RELAY = {"rejected": MessageState.REJECTED, "dead": MessageState.DEAD, "expired": MessageState.EXPIRED}
 

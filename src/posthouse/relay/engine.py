@@ -148,6 +148,33 @@ class Reads:
         records = await self.store.journal(seq, limit, types)
         return records, self.cursor(records[-1].seq if records else seq)
 
+    async def newest_journal(
+        self,
+        node: str,
+        *,
+        before: str | None = None,
+        types: Collection[str] | None = None,
+        limit: int = QUERY_MAX_LIMIT,
+    ) -> tuple[list[Record], str | None]:
+        """Return journal records newest first, and the cursor before them, None at the end; only for relay admins.
+
+        One call looks at a bounded number of records, so it may return fewer than exist; the cursor goes on.
+        """
+        self.require_admin(node)
+        extent = await self.store.extent()
+        through = extent.head if before is None else min(resolve_cursor(extent, before), extent.head)
+        found: list[Record] = []
+        for _ in range(_NEWEST_STEPS):
+            after = max(extent.pruned_through, through - _NEWEST_WINDOW)
+            window = [each for each in await self.store.journal(after, _NEWEST_WINDOW, types) if each.seq <= through]
+            found += reversed(window)
+            through = after
+            if len(found) >= limit or through <= extent.pruned_through:
+                break
+        if len(found) > limit:
+            through = found[limit - 1].seq - 1
+        return found[:limit], None if through <= extent.pruned_through else self.cursor(through)
+
     async def feed(
         self, node: str, name: str, *, after: str | None = None, limit: int = QUERY_MAX_LIMIT
     ) -> tuple[list[str], list[tuple[Any, ...]], str]:
@@ -174,6 +201,10 @@ class Reads:
         parsed = parse_cursor(cursor)
         is_below_horizon = parsed.epoch == extent.epoch and parsed.seq < extent.pruned_through
         return parsed.seq if is_below_horizon else resolve_cursor(extent, cursor)
+
+
+_NEWEST_WINDOW = 2_000  # records that one step backwards looks at
+_NEWEST_STEPS = 25
 
 
 def _describe_mesh(mesh: Mesh, node: str) -> dict[str, Any]:

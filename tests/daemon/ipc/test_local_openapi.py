@@ -137,6 +137,8 @@ async def use_messages(ask: Checked, house: House, alice: Host, bob: Host) -> No
     assert set(InboxItem.__struct_fields__) >= set(item)
     await ask("GET", f"/v1/inbox/{item['id']}", "/v1/inbox/{id}")
     await ask("GET", f"/v1/threads/{item['id']}", "/v1/threads/{id}")
+    assert (await ask("GET", "/v1/threads", params={"limit": 5}))["items"]
+    assert (await ask("GET", "/v1/traffic"))["items"]
     await ask("POST", "/v1/inbox/mark", json={"mark": page["mark"], "ids": [item["id"]]})
     await ask("POST", "/v1/inbox/seen", json={"ids": [item["id"]]})
     rows = (await ask("GET", "/v1/outbox", params={"limit": 5}))["items"]

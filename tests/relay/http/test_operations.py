@@ -63,6 +63,26 @@ async def test_journal_is_for_administrators_and_goes_on_from_its_cursor(edge: E
     assert after == {"records": [], "cursor": rest["cursor"]}
 
 
+async def test_journal_is_read_newest_first_page_by_page(edge: Edge, author: Author) -> None:
+    token = await edge.token(edge.admin)
+    assert (await edge.get("/v1/journal?order=desc", await edge.token(author))).code == "right_missing"
+    for _ in range(3):
+        await edge.publish(author.event())
+    oldest_first = [each["seq"] for each in (await edge.get("/v1/journal", token)).value["records"]]
+    seen: list[int] = []
+    page = (await edge.get("/v1/journal?order=desc&limit=2", token)).value
+    while page["cursor"] is not None:
+        seen += [each["seq"] for each in page["records"]]
+        page = (await edge.get(f"/v1/journal?order=desc&limit=2&before={page['cursor']}", token)).value
+    seen += [each["seq"] for each in page["records"]]
+    assert seen == oldest_first[::-1]
+    only = (await edge.get("/v1/journal?order=desc&types=event.accepted", token)).value
+    assert ([each["type"] for each in only["records"]], only["cursor"]) == (["event.accepted"] * 3, None)
+    cursor = (await edge.get("/v1/journal?limit=1", token)).value["cursor"]
+    for mixed in (f"order=desc&after={cursor}", f"before={cursor}"):
+        assert (await edge.get(f"/v1/journal?{mixed}", token)).code == "parameter_invalid"
+
+
 async def test_metrics_are_for_admins_of_the_relay(edge: Edge, author: Author) -> None:
     assert (await edge.get("/metrics", await edge.token(edge.admin))).status == 200
     member = await edge.get("/metrics", await edge.token(author))

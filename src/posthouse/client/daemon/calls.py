@@ -19,6 +19,7 @@ from posthouse.client.daemon.local_api import (
     Accepted,
     Agent,
     DaemonVersion,
+    Exchange,
     Health,
     InboxItem,
     MeshState,
@@ -28,6 +29,7 @@ from posthouse.client.daemon.local_api import (
     RequeuedRow,
     Reservation,
     Thread,
+    ThreadSummary,
 )
 from posthouse.client.failures import error_from
 from posthouse.model.api import LockGrant
@@ -140,6 +142,8 @@ class SendOptions(TypedDict, total=False):
     valid_until: str | None
     #: True if the message only reports a failure: it wakes no agent
     failure: bool | None
+    #: program through which a person sends it, for the journal
+    via: str | None
 
 
 class MailConditions(TypedDict, total=False):
@@ -255,6 +259,14 @@ def thread(message_id: str) -> Call[Thread]:
     return Call("GET", f"/v1/threads/{_part(message_id)}", as_struct(Thread))
 
 
+def threads(before: str | None, limit: int | None) -> Call[Page[ThreadSummary]]:
+    return Call("GET", "/v1/threads", as_page(ThreadSummary), {"before": before, "limit": limit})
+
+
+def traffic(since: str | None) -> Call[Page[Exchange]]:
+    return Call("GET", "/v1/traffic", as_page(Exchange), {"since": since})
+
+
 def move_mark(mark: str, ids: Sequence[str]) -> Call[dict[str, Any]]:
     return Call("POST", "/v1/inbox/mark", as_object, body={"mark": mark, "ids": list(ids)})
 
@@ -276,8 +288,10 @@ def outbox(given: OutboxQuery) -> Call[Page[OutboxRow]]:
     return Call("GET", "/v1/outbox", as_page(OutboxRow), drop_none(**given))
 
 
-def requeue(row_id: str, new_client_message_id: str | None, text: str | None) -> Call[RequeuedRow]:
-    body = drop_none(id=row_id, new_client_message_id=new_client_message_id, message=text)
+def requeue(
+    row_id: str, new_client_message_id: str | None, text: str | None, via: str | None = None
+) -> Call[RequeuedRow]:
+    body = drop_none(id=row_id, new_client_message_id=new_client_message_id, message=text, via=via)
     return Call("POST", "/v1/outbox/requeue", as_struct(RequeuedRow), body=body, is_repeatable=False)
 
 
@@ -285,8 +299,9 @@ def outbox_row(row_id: str) -> Call[OutboxChain]:
     return Call("GET", f"/v1/outbox/{_part(row_id)}", _read_chain)
 
 
-def drop(row_id: str) -> Call[RequeuedRow]:
-    return Call("POST", "/v1/outbox/drop", as_struct(RequeuedRow), body={"id": row_id}, is_repeatable=False)
+def drop(row_id: str, via: str | None = None) -> Call[RequeuedRow]:
+    body = drop_none(id=row_id, via=via)
+    return Call("POST", "/v1/outbox/drop", as_struct(RequeuedRow), body=body, is_repeatable=False)
 
 
 def withdraw(message_id: str) -> Call[dict[str, Any]]:
@@ -365,8 +380,8 @@ def reservations(path: str | None) -> Call[Page[Reservation]]:
     return Call("GET", "/v1/reservations", as_page(Reservation), query={"path": path})
 
 
-def release(paths: Sequence[str], *, is_forced: bool) -> Call[Page[Reservation]]:
-    body = drop_none(paths=list(paths) or None, force=is_forced)
+def release(paths: Sequence[str], *, is_forced: bool, via: str | None = None) -> Call[Page[Reservation]]:
+    body = drop_none(paths=list(paths) or None, force=is_forced, via=via)
     return Call("DELETE", "/v1/reservations", as_page(Reservation), body=body)
 
 

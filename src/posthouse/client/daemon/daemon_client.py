@@ -46,6 +46,7 @@ from posthouse.client.daemon.local_api import (
     Agent,
     DaemonEvent,
     DaemonVersion,
+    Exchange,
     Health,
     InboxItem,
     MeshState,
@@ -55,6 +56,7 @@ from posthouse.client.daemon.local_api import (
     RequeuedRow,
     Reservation,
     Thread,
+    ThreadSummary,
 )
 from posthouse.client.daemon.locate import acting_agent, daemon_address
 from posthouse.model.api import LockGrant
@@ -200,6 +202,14 @@ class DaemonClient:
         """Return the thread of a message: everything of it that this host has, oldest first."""
         return self._transport.execute(calls.thread(message_id))
 
+    def threads(self, before: str | None = None, limit: int | None = None) -> Page[ThreadSummary]:
+        """Return a page of the threads of this host, the one with the newest message first."""
+        return self._transport.execute(calls.threads(before, limit))
+
+    def traffic(self, since: str | None = None) -> list[Exchange]:
+        """Return how many messages agents of this host exchanged with whom since a time, by default an hour ago."""
+        return self._transport.execute(calls.traffic(since))
+
     # Outbox
 
     def outbox(self, **given: Unpack[OutboxQuery]) -> Page[OutboxRow]:
@@ -207,18 +217,26 @@ class DaemonClient:
         return self._transport.execute(calls.outbox(given))
 
     def requeue(
-        self, row_id: str, *, new_client_message_id: str | None = None, message: str | None = None
+        self,
+        row_id: str,
+        *,
+        new_client_message_id: str | None = None,
+        message: str | None = None,
+        via: str | None = None,
     ) -> RequeuedRow:
-        """Replace a dead or pending row by a new one under a new id, with the same or another message."""
-        return self._transport.execute(calls.requeue(row_id, new_client_message_id, message))
+        """Replace a dead or pending row by a new one under a new id, with the same or another message.
+
+        `via` names the program through which a person acts, for the journal; likewise in `drop` and `release`.
+        """
+        return self._transport.execute(calls.requeue(row_id, new_client_message_id, message, via))
 
     def outbox_row(self, row_id: str) -> OutboxChain:
         """Return one row, by its id, client_message_id or message id, with the rows it was requeued from and to."""
         return self._transport.execute(calls.outbox_row(row_id))
 
-    def drop(self, row_id: str) -> RequeuedRow:
+    def drop(self, row_id: str, *, via: str | None = None) -> RequeuedRow:
         """Abort a dead or pending row without a replacement."""
-        return self._transport.execute(calls.drop(row_id))
+        return self._transport.execute(calls.drop(row_id, via))
 
     # Topics
 
@@ -315,9 +333,9 @@ class DaemonClient:
         """Return the reservations of all agents; with a path, what keeps this agent from working on it."""
         return self._transport.execute(calls.reservations(path))
 
-    def release(self, *paths: str, is_forced: bool = False) -> list[Reservation]:
+    def release(self, *paths: str, is_forced: bool = False, via: str | None = None) -> list[Reservation]:
         """Release paths that this agent has reserved, by default all; `is_forced` also those of other agents."""
-        return self._transport.execute(calls.release(paths, is_forced=is_forced))
+        return self._transport.execute(calls.release(paths, is_forced=is_forced, via=via))
 
     def set_on_mail(self, name: str, command: str | None) -> dict[str, Any]:
         """Set the command that the daemon runs when mail for an agent arrives; None removes it."""

@@ -143,6 +143,8 @@ class ThreadMessage(msgspec.Struct, frozen=True):
     body: str | None
     is_own: bool = False
     is_read: bool = False
+    #: of an own message as in OutboxRow, or answered; of another one unread, read or answered
+    state: str = ""
 
 
 class Thread(msgspec.Struct, frozen=True):
@@ -158,6 +160,35 @@ class Thread(msgspec.Struct, frozen=True):
     #: False if its beginning is not on this host, or it is longer than what is shown
     is_complete: bool = True
     mesh: str = ""
+
+
+class ThreadSummary(msgspec.Struct, frozen=True):
+    """A thread in a list, with its newest message, whose body is cut to one line."""
+
+    #: message id of the first one
+    id: str
+    subject: str
+    participants: tuple[Participant, ...]
+    message_count: int
+    last: ThreadMessage
+    budget: BudgetLeft | None = None
+    is_complete: bool = True
+    mesh: str = ""
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """How many messages one agent sent to another, or to a topic."""
+
+    #: node id
+    sender: str
+    #: "" for the host itself
+    from_agent: str
+    #: node id, or #topic
+    to: str
+    to_agent: str
+    count: int
+    #: UTC, as text
+    last_at: str
 
 
 class OutboxRow(msgspec.Struct, frozen=True):
@@ -250,6 +281,8 @@ class Agent(msgspec.Struct, frozen=True):
     is_running: bool = False
     #: messages in its inbox that are not marked as read; only in the list of agents
     unread: int = 0
+    #: when the oldest of them came; UTC, as text
+    oldest_unread_at: str | None = None
     #: None unless its mail waits and nothing wakes it
     paused: PausedState | None = None
 

@@ -239,11 +239,15 @@ class LockCalls:
         """Release a lock without waiting for the answer; if it gets lost, the lease ends by itself."""
         self._commands.release_nowait(resource, mesh or self._mesh, token, also)
 
-    async def break_lock(self, resource: str, *, token: int | None = None, mesh: str | None = None) -> LocksBroken:
-        """End the leases of all holders of a lock, or the one with a token; for admins of the mesh."""
+    async def break_lock(
+        self, resource: str, *, token: int | None = None, mesh: str | None = None, via: str | None = None
+    ) -> LocksBroken:
+        """End the leases of all holders of a lock, or the one with a token; for admins of the mesh.
+
+        `via` names the program through which a person acts, for the journal.
+        """
         arguments: dict[str, Any] = {"resource": resource, "mesh": mesh or self._mesh}
-        if token is not None:
-            arguments["token"] = token
+        arguments |= {name: value for name, value in (("token", token), ("via", via)) if value is not None}
         return read_lock_answer(await self._request("break", arguments, None), LocksBroken, self._commands.origin)
 
     async def inspect(self, resource: str, *, mesh: str | None = None) -> LockStatus:

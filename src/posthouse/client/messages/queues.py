@@ -22,7 +22,9 @@ class _QueuePage(msgspec.Struct):
     next: str | None = None
 
 
-class _RowPage(msgspec.Struct):
+class QueueRowPage(msgspec.Struct, frozen=True):
+    """Messages of queues, and where the next page continues; None at the end."""
+
     rows: list[QueueRow]
     next: str | None = None
 
@@ -60,29 +62,50 @@ class Queues:
         rows: list[QueueRow] = []
         after: str | None = None
         while True:
-            parameters = {"node": node, "state": state, "after": after}
-            page = await self._requests.get_as(_RowPage, _path(mesh, "/rows"), parameters)
+            page = await self.page(mesh, node, state=state, after=after)
             rows += page.rows
             if (after := page.next) is None or (limit is not None and len(rows) >= limit):
                 return rows if limit is None else rows[:limit]
 
+    async def page(
+        self,
+        mesh: str,
+        node: str | None = None,
+        *,
+        state: str = "open",
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> QueueRowPage:
+        """Return one page of messages, after `next` of the page before."""
+        parameters = {"node": node, "state": state, "after": after, "limit": limit}
+        return await self._requests.get_as(QueueRowPage, _path(mesh, "/rows"), parameters)
+
     async def purge(
-        self, mesh: str, node: str, *, ids: Sequence[str] | None = None, state: str | None = None
+        self,
+        mesh: str,
+        node: str,
+        *,
+        ids: Sequence[str] | None = None,
+        state: str | None = None,
+        via: str | None = None,
     ) -> tuple[str, ...]:
         """Remove messages from a queue for good and return their ids.
 
-        With `ids` these messages, open or parked; without, every message in `state`, which is open by default.
+        With `ids` these messages, open or parked; without, every message in `state`, which is open by default. `via`
+        names the program through which a person acts, for the journal; likewise in `requeue`.
         """
         states = [state] if state is not None else ["open"] if ids is None else ["open", "parked"]
         purged: tuple[str, ...] = ()
         for each in states:
-            body = _without_none({"node": node, "ids": ids, "state": each})
+            body = _without_none({"node": node, "ids": ids, "state": each, "via": via})
             purged += (await self._requests.post_as(_Purged, _path(mesh, "/purge"), body)).purged
         return purged
 
-    async def requeue(self, mesh: str, node: str, *, ids: Sequence[str] | None = None) -> Requeued:
+    async def requeue(
+        self, mesh: str, node: str, *, ids: Sequence[str] | None = None, via: str | None = None
+    ) -> Requeued:
         """Move parked messages back to the tail of a queue: those with `ids`, or all of them."""
-        body = _without_none({"node": node, "ids": ids})
+        body = _without_none({"node": node, "ids": ids, "via": via})
         return await self._requests.post_as(Requeued, _path(mesh, "/requeue"), body)
 
 

@@ -167,12 +167,17 @@ class Reservations:
         self.on_end(replaced)
         return rows
 
-    async def release(self, agent: str, paths: Sequence[str] | None, *, is_forced: bool = False) -> list[Reservation]:
-        """Release an agent's reservations of these real paths, or all of them; `is_forced` also those of others."""
+    async def release(
+        self, agent: str, paths: Sequence[str] | None, *, is_forced: bool = False, via: str | None = None
+    ) -> list[Reservation]:
+        """Release an agent's reservations of these real paths, or all of them; `is_forced` also those of others.
+
+        `via` is the program through which a person does it, for the journal.
+        """
         chosen = [
             row for row in self.active if (is_forced or row.agent == agent) and (paths is None or row.path in paths)
         ]
-        return await self._end(chosen, "released" if not is_forced else "forced")
+        return await self._end(chosen, "released" if not is_forced else "forced", via)
 
     async def sweep(self) -> None:
         """End reservations whose time is over or whose agent's program is gone."""
@@ -191,10 +196,10 @@ class Reservations:
         now_ns = self._clock.boot_ns()
         return now_ns - self._gone_since_ns.setdefault(agent, now_ns) >= GONE_S * SECOND_NS
 
-    async def _end(self, rows: Sequence[Reservation], reason: str) -> list[Reservation]:
+    async def _end(self, rows: Sequence[Reservation], reason: str, via: str | None = None) -> list[Reservation]:
         if not rows:
             return []
-        self._rows = await self._store.writer.run(lambda tx: _delete(tx, rows, reason))
+        self._rows = await self._store.writer.run(lambda tx: _delete(tx, rows, reason, via))
         self.on_end(rows)
         return list(rows)
 
@@ -222,11 +227,12 @@ def _grant(
     return _read(tx.db), replaced
 
 
-def _delete(tx: JournalTransaction, rows: Sequence[Reservation], reason: str) -> list[Reservation]:
+def _delete(tx: JournalTransaction, rows: Sequence[Reservation], reason: str, via: str | None) -> list[Reservation]:
     for row in rows:
         tx.db.execute(SQL.delete_row, (row.id, row.path))
     for reservation_id in dict.fromkeys(row.id for row in rows):
         ended = [row for row in rows if row.id == reservation_id]
-        body = {"agent": ended[0].agent, "paths": len(ended), "reason": reason}
+        body: dict[str, Any] = {"agent": ended[0].agent, "paths": len(ended), "reason": reason}
+        body |= {} if via is None else {"via": via}
         tx.append("reservation.ended", ref=reservation_id, body=body)
     return _read(tx.db)

@@ -277,6 +277,10 @@ class Inbox:
         """Return how many messages are unread, by agent; agents without unread mail are absent."""
         return await self.store.pool.run(lambda db: dict(db.execute(SQL.unread_counts)))
 
+    async def oldest_unread_ns(self) -> dict[str, int]:
+        """Return when the oldest unread message came, by agent; agents without unread mail are absent."""
+        return await self.store.pool.run(lambda db: dict(db.execute(SQL.oldest_unread)))
+
     async def unread_count(self, agent: str) -> int:
         """Return how many messages of an agent are unread."""
         found: Any = await self.store.pool.run(lambda db: db.execute(SQL.unread_count, (agent,)).get)

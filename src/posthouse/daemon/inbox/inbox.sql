@@ -41,6 +41,10 @@ SELECT coalesce(max(position), 0) FROM inbox
 -- :name unread_counts
 SELECT agent, count(*) FROM inbox_agent WHERE read_at_ns IS NULL GROUP BY agent
 
+-- :name oldest_unread
+SELECT agent, (SELECT received_at_ns FROM inbox WHERE position = oldest)
+FROM (SELECT agent, min(position) AS oldest FROM inbox_agent WHERE read_at_ns IS NULL GROUP BY agent)
+
 -- :name unread_count
 SELECT count(*) FROM inbox_agent WHERE agent = ? AND read_at_ns IS NULL
 

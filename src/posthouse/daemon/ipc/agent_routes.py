@@ -7,6 +7,7 @@ numbered one. These routes accept the name of an agent that does not exist yet i
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,7 +17,7 @@ from posthouse.daemon.agents.registry import Agent, AgentFields
 from posthouse.daemon.context import LocalCall
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.address import AGENTS_MAX, DEFAULT_INBOX
-from posthouse.model.clock import parse_utc
+from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.errors import error
 
 Status = Literal["idle", "working", "dnd"]
@@ -79,9 +80,17 @@ async def list_agents(call: LocalCall) -> HttpResponse:
     """Return the agents of this host, retired ones included."""
     agents = sorted(call.context.agents.agents.values(), key=lambda agent: (agent.is_retired, agent.name))
     unread: Counter[str] = Counter()
+    oldest: dict[str, int] = {}
     for node in call.meshes:
         unread.update(await node.inbox.unread_counts())
-    return json_response({"items": [_shown(call, agent) | {"unread": unread[agent.name]} for agent in agents]})
+        for name, at_ns in (await node.inbox.oldest_unread_ns()).items():
+            oldest[name] = min(at_ns, oldest.get(name, at_ns))
+    return json_response({"items": [_shown(call, each) | _mail(each.name, unread, oldest) for each in agents]})
+
+
+def _mail(name: str, unread: Mapping[str, int], oldest: Mapping[str, int]) -> dict[str, Any]:
+    oldest_at = format_utc(oldest[name]) if name in oldest else None
+    return {"unread": unread.get(name, 0), "oldest_unread_at": oldest_at}
 
 
 async def show_agent(call: LocalCall) -> HttpResponse:

@@ -1,4 +1,6 @@
-"""GET /v1/history: messages of a topic, or between the caller and a member or agent, newest first.
+"""GET /v1/history, /v1/threads and /v1/traffic: what was said, by whom, to whom.
+
+History is the messages of a topic, or between the caller and a member or agent, newest first.
 
 Messages between agents of this host are in its inbox and nowhere else; all others come from the relay, so that they
 include what other outboxes of this node sent. An agent sees its own conversations; the host itself sees those of all
@@ -18,13 +20,17 @@ from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.address import Recipient
-from posthouse.model.clock import format_utc
+from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import MESSAGE
+from posthouse.model.limits import INT64_MAX, SECOND_NS
 from posthouse.model.message import history_item
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
+THREADS_MAX_LIMIT = 100
+HOUR_NS = 3_600 * SECOND_NS
+_NS_DIGITS = 19
 _PAGES_MAX = 20  # of the relay's history that one request searches for an agent's messages
 _LOCAL = "local:"  # begins a cursor in the inbox
 
@@ -36,6 +42,38 @@ class HistoryQuery(msgspec.Struct):
     #: `before` of the last answer
     before: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
+
+
+class ThreadsQuery(msgspec.Struct):
+    #: `next` of the last answer
+    before: str | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=THREADS_MAX_LIMIT)] = DEFAULT_LIMIT
+
+
+class TrafficQuery(msgspec.Struct):
+    #: a time; absent: an hour ago
+    since: str | None = None
+
+
+async def list_threads(call: LocalCall) -> HttpResponse:
+    """Return the threads of a mesh, the one with the newest message first."""
+    arguments, node = call.arguments(ThreadsQuery), call.mesh
+    before = arguments.before
+    is_time = before is None or (before.isascii() and before.isdecimal() and len(before) <= _NS_DIGITS)
+    if not is_time or (before is not None and int(before) > INT64_MAX):
+        raise error("parameter_invalid", name="before", reason="use the `next` of the last answer")
+    page = await node.threads.newest(INT64_MAX if before is None else int(before), arguments.limit, call.agent)
+    items = [{"mesh": node.mesh} | thread.to_summary() for thread in page.threads]
+    return json_response({"items": items, "next": None if page.before_ns is None else str(page.before_ns)})
+
+
+async def show_traffic(call: LocalCall) -> HttpResponse:
+    """Return how many messages agents of this host exchanged with whom since a time."""
+    arguments, node = call.arguments(TrafficQuery), call.mesh
+    now_ns = call.context.clock.wall_ns()
+    since_ns = now_ns - HOUR_NS if arguments.since is None else parse_utc(arguments.since)
+    found = await node.threads.traffic(since_ns)
+    return json_response({"items": [each.to_api() for each in found], "since": format_utc(since_ns)})
 
 
 async def show_history(call: LocalCall) -> HttpResponse:

@@ -16,7 +16,7 @@ from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.outbox import OutboxFilter
 from posthouse.daemon.outbox.outbox_rows import OutboxRow
 from posthouse.daemon.roster import TOPIC_MARK
-from posthouse.daemon.send import SendRequest
+from posthouse.daemon.send import SendRequest, Via
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.errors import PosthouseError
 
@@ -35,6 +35,7 @@ class PostBody(msgspec.Struct, forbid_unknown_fields=True):
     supersedes: str | None = None
     valid_until: str | None = None
     failure: bool = False
+    via: Via | None = None
 
 
 async def send_message(call: LocalCall) -> HttpResponse:
@@ -58,6 +59,7 @@ async def post_to_topic(call: LocalCall) -> HttpResponse:
             supersedes=body.supersedes,
             valid_until=body.valid_until,
             failure=body.failure,
+            via=body.via,
         ),
     )
 
@@ -108,11 +110,14 @@ class RequeueBody(msgspec.Struct, forbid_unknown_fields=True):
     new_client_message_id: str | None = None
     message: str | None = None
     mesh: str | None = None
+    #: program through which a person acts, for the journal
+    via: Via | None = None
 
 
 class DropBody(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     mesh: str | None = None
+    via: Via | None = None
 
 
 async def list_outbox(call: LocalCall) -> HttpResponse:
@@ -158,14 +163,15 @@ async def requeue_outbox_row(call: LocalCall) -> HttpResponse:
     """Replace a dead or pending row by a new one."""
     body = await call.body(RequeueBody)
     node, row = await find_outbox_row(call, body.id)
-    return json_response(await node.sending.requeue(row.id, body.new_client_message_id, body.message, call.agent))
+    changes = (body.new_client_message_id, body.message)
+    return json_response(await node.sending.requeue(row.id, *changes, call.agent, body.via))
 
 
 async def drop_outbox_row(call: LocalCall) -> HttpResponse:
     """Abort a dead or pending row."""
     body = await call.body(DropBody)
     node, row = await find_outbox_row(call, body.id)
-    await node.outbox.drop(row)
+    await node.outbox.drop(row, body.via)
     return json_response({"aborted_row_id": row.id})
 
 

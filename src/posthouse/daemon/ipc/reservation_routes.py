@@ -21,6 +21,7 @@ from posthouse.daemon.agents.reservations import (
     real_path,
 )
 from posthouse.daemon.context import LocalCall
+from posthouse.daemon.send import Via
 from posthouse.http.response import HttpResponse, json_response
 
 Paths = Annotated[list[str], msgspec.Meta(min_length=1, max_length=PATHS_MAX)]
@@ -47,6 +48,8 @@ class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
     paths: Paths | None = None
     #: True: also what other agents have reserved
     force: bool = False
+    #: program through which a person acts, for the journal
+    via: Via | None = None
 
 
 class ReservationsQuery(msgspec.Struct):
@@ -90,7 +93,7 @@ async def release_paths(call: LocalCall) -> HttpResponse:
     """Release paths of the agent, or all of them."""
     body, context = await call.body(ReleaseBody), call.context
     paths = None if body.paths is None else await asyncio.to_thread(_real_paths, body.paths)
-    rows = await context.reservations.release(call.agent, paths, is_forced=body.force)
+    rows = await context.reservations.release(call.agent, paths, is_forced=body.force, via=body.via)
     return json_response({"items": [row.to_api(context.clock) for row in rows]})
 
 

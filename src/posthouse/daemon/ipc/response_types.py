@@ -10,7 +10,15 @@ from typing import Any
 
 import msgspec
 
-from posthouse.client.daemon.local_api import Agent, InboxItem, MeshState, OutboxRow, Reservation
+from posthouse.client.daemon.local_api import (
+    Agent,
+    Exchange,
+    InboxItem,
+    MeshState,
+    OutboxRow,
+    Reservation,
+    ThreadSummary,
+)
 
 
 class LocalError(msgspec.Struct):
@@ -81,6 +89,20 @@ class MessageState(msgspec.Struct):
     state: str | None = None
     answered_at: str | None = None
     has_receipts: bool | None = None
+
+
+class ThreadPage(msgspec.Struct):
+    """Threads, and where the next page continues."""
+
+    items: list[ThreadSummary]
+    next: str | None
+
+
+class Traffic(msgspec.Struct):
+    """Who exchanged messages with agents of this host, the most first."""
+
+    items: list[Exchange]
+    since: str
 
 
 class HistoryPage(msgspec.Struct):

@@ -193,7 +193,21 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         query=inbox_routes.ItemQuery,
         responses={200: InboxItem},
     ),
+    Route(
+        "GET",
+        "/v1/threads",
+        history_routes.list_threads,
+        query=history_routes.ThreadsQuery,
+        responses={200: types.ThreadPage},
+    ),
     Route("GET", "/v1/threads/{id}", inbox_routes.show_thread, responses={200: Thread}),
+    Route(
+        "GET",
+        "/v1/traffic",
+        history_routes.show_traffic,
+        query=history_routes.TrafficQuery,
+        responses={200: types.Traffic},
+    ),
     Route(
         "GET",
         "/v1/outbox",

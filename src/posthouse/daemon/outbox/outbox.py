@@ -76,11 +76,14 @@ class Outbox:
 
     # accepting
 
-    def accept(self, row: NewRow, capacity_bytes: int) -> asyncio.Future[AcceptOutcome]:
-        """Accept a message or answer its retry, by the accept table; the outcome is durable."""
+    def accept(self, row: NewRow, capacity_bytes: int, via: str | None = None) -> asyncio.Future[AcceptOutcome]:
+        """Accept a message or answer its retry, by the accept table; the outcome is durable.
+
+        `via` is the program through which a person sends it, for the journal; likewise in the operator's changes.
+        """
         mesh = self._mesh
         future = self.store.writer.submit(
-            lambda tx: accept_row(tx, row, mesh, capacity_bytes), size=len(row.event), is_short=True
+            lambda tx: accept_row(tx, row, mesh, capacity_bytes, via), size=len(row.event), is_short=True
         )
         future.add_done_callback(lambda done: self._on_accepted(done, row.destination))
         return future
@@ -161,16 +164,16 @@ class Outbox:
             lambda tx: transitions.note_accepted_row(tx, row.position, message_id, history_id, self._mesh)
         )
 
-    async def requeue(self, row: OutboxRow, successor: NewRow, capacity_bytes: int) -> None:
+    async def requeue(self, row: OutboxRow, successor: NewRow, capacity_bytes: int, via: str | None = None) -> None:
         """Abort a row and queue its successor."""
         await self.store.writer.run(
-            lambda tx: transitions.requeue_row(tx, row.position, successor, self._mesh, capacity_bytes)
+            lambda tx: transitions.requeue_row(tx, row.position, successor, self._mesh, capacity_bytes, via)
         )
         self.on_queued(successor.destination)
 
-    async def drop(self, row: OutboxRow) -> None:
+    async def drop(self, row: OutboxRow, via: str | None = None) -> None:
         """Abort a row without a successor."""
-        await self.store.writer.run(lambda tx: transitions.drop_row(tx, row.position, self._mesh))
+        await self.store.writer.run(lambda tx: transitions.drop_row(tx, row.position, self._mesh, via))
 
     async def abort_open(self) -> int:
         """Abort every row that was not sent; return how many."""

@@ -12,7 +12,7 @@ import msgspec
 
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.clock import format_utc
-from posthouse.model.outbox_rules import MessageState, OutboxStatus
+from posthouse.model.outbox_rules import MessageState, known_state
 
 
 class NewRow(NamedTuple):
@@ -98,17 +98,7 @@ class OutboxRow(NamedTuple):
     @property
     def state(self) -> MessageState:
         """What is known on this host of a message's way."""
-        if self.status in (OutboxStatus.DEAD, OutboxStatus.ABORTED):
-            return MessageState(self.status)
-        if self.rejected_at_ns is not None:
-            return MessageState.REJECTED
-        if self.read_at_ns is not None:
-            return MessageState.READ
-        if self.confirmed_at_ns is not None:
-            return MessageState.CONFIRMED
-        if self.not_queued is not None:
-            return MessageState.NOT_QUEUED
-        return MessageState.SENT if self.status == OutboxStatus.DONE else MessageState.QUEUED
+        return known_state(self.status, self.confirmed_at_ns, self.read_at_ns, self.rejected_at_ns, self.not_queued)
 
     def to_api(self) -> dict[str, Any]:
         """Return the row as the local API shows it."""

@@ -79,14 +79,16 @@ class _ExistingRow(NamedTuple):
         return OutboxView(status, self.request_fingerprint, self.broker_message_id, self.history_id, self.last_error)
 
 
-def accept_row(tx: JournalTransaction, row: NewRow, mesh: str, capacity_bytes: int) -> AcceptOutcome:
+def accept_row(
+    tx: JournalTransaction, row: NewRow, mesh: str, capacity_bytes: int, via: str | None = None
+) -> AcceptOutcome:
     """Decide the answer to a request by the accept table, and insert its row if it is new."""
     found: Any = tx.db.execute(_BY_CLIENT_ID, (row.client_message_id, row.from_agent)).fetchone()
     existing = None if found is None else _ExistingRow(*found)
     outcome = decide_accept(None if existing is None else existing.view(), row.request_fingerprint)
     if outcome.action is AcceptAction.INSERT:
         _check_capacity(tx, len(row.event), capacity_bytes)
-        _insert_row(tx, row, mesh)
+        _insert_row(tx, row, mesh, via=via)
         return AcceptOutcome(outcome.action, outcome.status, outcome.body | {"id": row.id, "message_id": row.event_id})
     if outcome.action is AcceptAction.ANSWER and existing is not None:
         ids = {"id": existing.id, "message_id": existing.event_id}
@@ -94,7 +96,9 @@ def accept_row(tx: JournalTransaction, row: NewRow, mesh: str, capacity_bytes: i
     return outcome
 
 
-def _insert_row(tx: JournalTransaction, row: NewRow, mesh: str, at_ns: int | None = None) -> int:
+def _insert_row(
+    tx: JournalTransaction, row: NewRow, mesh: str, at_ns: int | None = None, via: str | None = None
+) -> int:
     """Insert a pending row, queued now or at the given time, with its journal record; return its position."""
     size = len(row.event)
     tx.db.execute(_INSERT, (*row, tx.now_ns if at_ns is None else at_ns, size))
@@ -106,7 +110,8 @@ def _insert_row(tx: JournalTransaction, row: NewRow, mesh: str, at_ns: int | Non
         "destination": row.destination,
         "size": size,
     }
-    body |= {name: agent for name, agent in (("from_agent", row.from_agent), ("to_agent", row.to_agent)) if agent}
+    given = {"from_agent": row.from_agent, "to_agent": row.to_agent, "via": via}
+    body |= {name: value for name, value in given.items() if value}
     tx.append("outbox.queued", mesh=mesh, ref=row.id, body=body)
     return position
 
@@ -215,13 +220,15 @@ def _append_dead(tx: JournalTransaction, row_id: str, client_message_id: str, co
     tx.append("outbox.dead", mesh=mesh, ref=row_id, body={"client_message_id": client_message_id, "code": code})
 
 
-def requeue_row(tx: JournalTransaction, position: int, successor: NewRow, mesh: str, capacity_bytes: int) -> None:
+def requeue_row(
+    tx: JournalTransaction, position: int, successor: NewRow, mesh: str, capacity_bytes: int, via: str | None = None
+) -> None:
     """Abort a dead or pending row and insert its successor."""
     row = _changeable_row(tx, position)
     _check_id_unused(tx, successor)
     _check_capacity(tx, len(successor.event), capacity_bytes)
-    _abort(tx, row, OPERATOR, successor.id, mesh)
-    _insert_row(tx, successor, mesh)
+    _abort(tx, row, OPERATOR, successor.id, mesh, via)
+    _insert_row(tx, successor, mesh, via=via)
 
 
 def note_accepted_row(tx: JournalTransaction, position: int, message_id: str, history_id: int, mesh: str) -> None:
@@ -245,9 +252,9 @@ def add_sent_rows(tx: JournalTransaction, sent: Sequence[SentBefore], mesh: str)
     return count
 
 
-def drop_row(tx: JournalTransaction, position: int, mesh: str) -> None:
+def drop_row(tx: JournalTransaction, position: int, mesh: str, via: str | None = None) -> None:
     """Abort a dead or pending row without a successor."""
-    _abort(tx, _changeable_row(tx, position), OPERATOR, None, mesh)
+    _abort(tx, _changeable_row(tx, position), OPERATOR, None, mesh, via)
 
 
 def abort_open_rows(tx: JournalTransaction, mesh: str) -> int:
@@ -286,13 +293,14 @@ def _collision_error(existing: _ExistingRow, successor: NewRow) -> PosthouseErro
     )
 
 
-def _abort(tx: JournalTransaction, row: OutboxRow, by: str, successor: str | None, mesh: str) -> None:
+def _abort(
+    tx: JournalTransaction, row: OutboxRow, by: str, successor: str | None, mesh: str, via: str | None = None
+) -> None:
     tx.db.execute(SQL.mark_aborted, (tx.now_ns, by, successor, row.position))
     if row.status == OutboxStatus.PENDING:
         tx.db.execute(SQL.add_state, (-1, 0, 0))
     elif row.status == OutboxStatus.INFLIGHT:
         tx.db.execute(SQL.add_state, (0, -1, 0))
     body = {"client_message_id": row.client_message_id, "aborted_by": by}
-    tx.append(
-        "outbox.aborted", mesh=mesh, ref=row.id, body=body if successor is None else body | {"superseded_by": successor}
-    )
+    body |= {name: value for name, value in (("superseded_by", successor), ("via", via)) if value is not None}
+    tx.append("outbox.aborted", mesh=mesh, ref=row.id, body=body)

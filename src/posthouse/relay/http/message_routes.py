@@ -21,6 +21,7 @@ from posthouse.relay.context import RelayCall
 from posthouse.relay.http.schemas import EVENT_ID, LIMIT, READER
 from posthouse.relay.messages.operator_view import states_named
 from posthouse.relay.wire.delivery_rows import NotQueued, State
+from posthouse.relay.wire.lock_operations import Via
 
 
 class DeliveryState(msgspec.Struct):
@@ -156,6 +157,7 @@ class PurgeQueue(msgspec.Struct, forbid_unknown_fields=True):
     node: Annotated[str, READER]
     ids: list[Annotated[str, EVENT_ID]] | None = None
     state: Literal["open", "parked", "queued", "sent", "rejected", "dead"] = "open"
+    via: Via | None = None
 
 
 class RequeueMessages(msgspec.Struct, forbid_unknown_fields=True):
@@ -163,6 +165,7 @@ class RequeueMessages(msgspec.Struct, forbid_unknown_fields=True):
 
     node: Annotated[str, READER]
     ids: list[Annotated[str, EVENT_ID]] | None = None
+    via: Via | None = None
 
 
 class PurgedMessages(msgspec.Struct):
@@ -184,14 +187,15 @@ async def purge_queue(call: RelayCall) -> HttpResponse:
     """Purge messages from a queue."""
     node, body = call.node, await call.body(PurgeQueue)
     states = sorted(states_named(body.state))
-    purged = await call.context.engine.queues.purge(node, call.params["mesh"], body.node, body.ids, states)
+    purged = await call.context.engine.queues.purge(node, call.params["mesh"], body.node, body.ids, states, body.via)
     return json_response(PurgedMessages(purged))
 
 
 async def requeue_messages(call: RelayCall) -> HttpResponse:
     """Requeue parked messages, at the tail of the queue."""
     node, body = call.node, await call.body(RequeueMessages)
-    requeued, no_room = await call.context.engine.queues.requeue(node, call.params["mesh"], body.node, body.ids)
+    queues, mesh = call.context.engine.queues, call.params["mesh"]
+    requeued, no_room = await queues.requeue(node, mesh, body.node, body.ids, body.via)
     return json_response(Requeued(tuple(requeued), tuple(no_room)))
 
 

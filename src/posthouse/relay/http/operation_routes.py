@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,7 @@ from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.journal.cursor import Extent
 from posthouse.model import limits
+from posthouse.model.api import JournalPage, JournalRecord
 from posthouse.model.errors import error
 from posthouse.model.limits import INT64_MAX, QUERY_MAX_LIMIT
 from posthouse.relay.context import METRICS_PATH, RelayCall, features_of
@@ -164,35 +165,25 @@ class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
     after: Annotated[str, CURSOR] | None = None
     types: Annotated[str, Meta(description="Types of records, comma-separated.", max_length=2_000)] | None = None
     limit: Annotated[int, LIMIT] | None = None
-
-
-class RecordBody(msgspec.Struct):
-    """One record; docs/reference/journal.md lists the types and their bodies."""
-
-    seq: int
-    at_ns: int
-    type: str
-    mesh: str | None
-    actor: str | None
-    ref: str | None
-    body: dict[str, Any]
-
-
-class JournalPage(msgspec.Struct):
-    """Records in seq order; continue with the cursor, even if there are no records yet."""
-
-    records: list[RecordBody]
-    cursor: str | None
+    order: Annotated[Literal["asc", "desc"], Meta(description="desc: newest first, before a cursor.")] = "asc"
+    before: Annotated[str, CURSOR] | None = None
 
 
 async def read_journal(call: RelayCall) -> HttpResponse:
-    """Return records after a cursor."""
-    arguments = call.arguments(JournalQuery)
+    """Return records after a cursor in seq order, or the newest ones first; continue with the cursor of the page."""
+    arguments, engine = call.arguments(JournalQuery), call.context.engine
     types = None if arguments.types is None else arguments.types.split(",")
-    records, cursor = await call.context.engine.journal(
-        call.node, after=arguments.after, types=types, limit=arguments.limit or QUERY_MAX_LIMIT
-    )
-    bodies = [RecordBody(r.seq, r.at_ns, r.type, r.mesh, r.actor, r.ref, r.decoded_body()) for r in records]
+    limit = arguments.limit or QUERY_MAX_LIMIT
+    cursor: str | None
+    if arguments.order == "desc":
+        if arguments.after is not None:
+            raise error("parameter_invalid", name="after", reason="newest first goes on with before")
+        records, cursor = await engine.newest_journal(call.node, before=arguments.before, types=types, limit=limit)
+    elif arguments.before is not None:
+        raise error("parameter_invalid", name="before", reason="oldest first goes on with after")
+    else:
+        records, cursor = await engine.journal(call.node, after=arguments.after, types=types, limit=limit)
+    bodies = [JournalRecord(r.seq, r.at_ns, r.type, r.mesh, r.actor, r.ref, r.decoded_body()) for r in records]
     return json_response(JournalPage(bodies, cursor))
 
 

@@ -213,7 +213,9 @@ class Decider:
             row for row in unit.find_leases(request.mesh, request.resource, token=request.token) if not row.is_released
         ]:
             for row in rows:
-                self._end(unit, "lock.broken", request.mesh, row, now_ns, effects, admin)
+                unit.end_lease(request.mesh, row)
+                self._append_end(unit, "lock.broken", request.mesh, row, now_ns, admin, request.via)
+                effects.changed.append(lease.ended(row))
         broken = BrokenLeases(tuple(effects.changed))
         if not broken.rows:
             return Decision(Denied("not_held"))
@@ -346,19 +348,26 @@ class Decider:
             self._append(unit, "lock.acquired" if last is None else "lock.taken_over", mesh, row, body)
         effects.changed.extend(grant.rows)
 
-    def _end(
-        self, unit: Unit, kind: str, mesh: str, row: LockRow, now_ns: int, effects: _Effects, actor: str | None = None
-    ) -> None:
+    def _end(self, unit: Unit, kind: str, mesh: str, row: LockRow, now_ns: int, effects: _Effects) -> None:
         unit.end_lease(mesh, row)
-        self._append_end(unit, kind, mesh, row, now_ns, actor)
+        self._append_end(unit, kind, mesh, row, now_ns)
         effects.changed.append(lease.ended(row))
 
     def _append_end(
-        self, unit: Unit, kind: str, mesh: str, row: LockRow, now_ns: int, actor: str | None = None
+        self,
+        unit: Unit,
+        kind: str,
+        mesh: str,
+        row: LockRow,
+        now_ns: int,
+        actor: str | None = None,
+        via: str | None = None,
     ) -> None:
         body: dict[str, object] = {"owner": row.owner, "token": row.token, "boot_ns": now_ns}
         if row.session:
             body["session"] = row.session
+        if via is not None:
+            body["via"] = via
         self._append(unit, kind, mesh, row, body, actor)
 
     def _append(

@@ -21,6 +21,7 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.lease import Denied, Grant, LockView
 from posthouse.model.limits import LOCK_BURST, LOCK_RATE_PER_S, SECOND_NS, WAIT_QUEUE_MAX, WAITERS_MAX
+from posthouse.model.lock_scope import Asked
 from posthouse.model.rate import Rate
 from posthouse.relay.accept.authorize import Meshes, RateBuckets, Right
 from posthouse.relay.locks.decide import Decider, Decision
@@ -65,10 +66,11 @@ def right_error(meshes: Meshes, node: str, mesh: str, right: Right) -> Posthouse
 class LockLists:
     """Shows locks to nodes: lists, and the state of one lock."""
 
-    def __init__(self, store: RelayStore, meshes: Meshes, clock: Clock) -> None:
+    def __init__(self, store: RelayStore, meshes: Meshes, clock: Clock, queues: WaitQueues) -> None:
         self._store = store
         self._meshes = meshes
         self._clock = clock
+        self._queues = queues
 
     async def page(self, node: str, request: ListLocks) -> LockPage:
         """Return the locks of one mesh, or of all meshes that a node may read, by mesh and resource."""
@@ -104,15 +106,18 @@ class LockLists:
     def _listed(self, node: str, entry: LockEntry, now_ns: int) -> ListedLock:
         row, mesh = entry.row, entry.mesh
         is_held = lease.is_active(row, now_ns)
+        is_shown = self._may_see_token(node, mesh, row.owner)
         return ListedLock(
             mesh,
             row.resource,
             is_held,
             row.owner if is_held else None,
-            row.token if self._may_see_token(node, mesh, row.owner) else 0,
+            row.token if is_shown else 0,
             lease.remaining_ms(row, now_ns) if is_held else 0,
             mode_of(row) if is_held else "exclusive",
             is_held and row.is_tree,
+            row.session if is_held and is_shown else "",
+            self._queues.waiting_for(mesh, Asked(row.resource, "")) if is_held else 0,
         )
 
     def _may_see_token(self, node: str, mesh: str, owner: str | None) -> bool:
@@ -184,7 +189,7 @@ class Locks:
         self._queues = WaitQueues(max_per_lock, max_waiters)
         self._decider = Decider(run_id, self._queues)
         self._waiters = LockWaiters(store, clock, self._decider, self._queues)
-        self._lists = LockLists(store, meshes, clock)
+        self._lists = LockLists(store, meshes, clock, self._queues)
         self.watches = LockWatches(clock, self._view, self._lists.state)
         self._waiters.on_change = self.watches.on_change
         meshes.watch_rights(self._end_unauthorized)

@@ -66,28 +66,39 @@ class QueueOperations:
         return await self._reads.queue_rows(mesh, node, states, after, limit)
 
     async def purge(
-        self, actor: str, mesh: str, node: str, ids: Sequence[str] | None, states: Sequence[State] = tuple(OPEN)
+        self,
+        actor: str,
+        mesh: str,
+        node: str,
+        ids: Sequence[str] | None,
+        states: Sequence[State] = tuple(OPEN),
+        via: str | None = None,
     ) -> list[str]:
-        """Close deliveries of a queue for good, those named or all in these states; return their message ids."""
+        """Close deliveries of a queue for good, those named or all in these states; return their message ids.
+
+        `via` is the program through which the operator acts, for the journal; likewise in `requeue`.
+        """
         self._meshes.require(actor, mesh, Right.ADMINISTER)
         _check_ids(ids)
         purged: list[str] = []
         while True:
             names, closed = await self._sessions.submit(
-                lambda unit: unit.deliveries.purge(mesh, node, actor, ids, sorted(states), _ROWS_PER_UNIT)
+                lambda unit: unit.deliveries.purge(mesh, node, actor, ids, sorted(states), _ROWS_PER_UNIT, via)
             )
             purged += names
             self._sessions.apply_closed(closed)
             if len(names) < _ROWS_PER_UNIT:
                 return purged
 
-    async def requeue(self, actor: str, mesh: str, node: str, ids: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    async def requeue(
+        self, actor: str, mesh: str, node: str, ids: Sequence[str] | None, via: str | None = None
+    ) -> tuple[list[str], list[str]]:
         """Open parked deliveries again at the tail; return the ids of those, and of those that had no room."""
         self._meshes.require(actor, mesh, Right.ADMINISTER)
         _check_ids(ids)
         queue_max = self._sessions.settings.queue_max
         reopened, left = await self._sessions.submit(
-            lambda unit: unit.deliveries.requeue(mesh, node, actor, ids, queue_max, _ROWS_PER_UNIT)
+            lambda unit: unit.deliveries.requeue(mesh, node, actor, ids, queue_max, _ROWS_PER_UNIT, via)
         )
         if reopened:
             self._sessions.apply_reopened(mesh, node)

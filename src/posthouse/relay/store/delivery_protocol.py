@@ -130,13 +130,27 @@ class DeliveryUnit(Protocol):
         ...
 
     def purge(
-        self, mesh: str, node: str, actor: str, ids: Sequence[str] | None, states: Sequence[str], limit: int
+        self,
+        mesh: str,
+        node: str,
+        actor: str,
+        ids: Sequence[str] | None,
+        states: Sequence[str],
+        limit: int,
+        via: str | None = None,
     ) -> tuple[list[str], ClosedDeliveries]:
-        """Close deliveries for the operator; return the message ids."""
+        """Close deliveries for the operator, who acts through the program `via`; return the message ids."""
         ...
 
     def requeue(
-        self, mesh: str, node: str, actor: str, ids: Sequence[str] | None, queue_max: int, limit: int
+        self,
+        mesh: str,
+        node: str,
+        actor: str,
+        ids: Sequence[str] | None,
+        queue_max: int,
+        limit: int,
+        via: str | None = None,
     ) -> tuple[list[str], list[str]]:
         """Open parked deliveries again at the tail; return the ids of those, and of those that had no room."""
         ...

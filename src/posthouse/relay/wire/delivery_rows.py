@@ -278,8 +278,13 @@ STATE_FIELDS = (
     "recipient", "state", "was_stored", "attempts", "queued_at_ns", "sent_at_ns", "closed_at_ns", "reason",
     "receipt", "receipt_at_ms", "receipt_reason",
 )  # fmt: skip
-QUEUE_FIELDS = ("recipient", "depth", "parked", "confirmations", "oldest_ns")
+QUEUE_FIELDS = ("recipient", "depth", "parked", "confirmations", "oldest_ns", "in_flight")
 DELIVERY_FIELDS = (
     "recipient", "sender", "id", "seq", "position", "state", "was_stored", "attempts", "timeouts", "flaps",
     "queued_at_ns", "sent_at_ns", "closed_at_ns", "reason",
 )  # fmt: skip
+
+
+def with_via(body: dict[str, Any], via: str | None) -> dict[str, Any]:
+    """Return the body of an operator's record with the program through which the operator acted, if it is known."""
+    return body if via is None else body | {"via": via}

@@ -38,6 +38,10 @@ Also = Annotated[
 Mode = Annotated[
     Literal["exclusive", "shared"], Meta(description="A shared lock excludes exclusive ones, not other shared ones.")
 ]
+Via = Annotated[
+    str,
+    Meta(description="The program through which a person acts, for the journal.", pattern="^[a-z][a-z0-9-]{0,31}$"),
+]
 Tree = Annotated[bool, Meta(description="Also lock all names below: a locks a/b, too.")]
 Session = Annotated[
     str, Meta(description="Which of the node's programs holds the lock; sessions of one node wait for each other.")
@@ -120,6 +124,7 @@ class Break(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resource: Resource
     mesh: Mesh = DEFAULT_MESH
     token: Annotated[int | None, Meta(description="Only the lease of this grant; without it all.")] = None
+    via: Via | None = None
 
     def check(self) -> None:
         """Raise resource_invalid."""
@@ -241,6 +246,10 @@ class ListedLock(msgspec.Struct, frozen=True, omit_defaults=True):
     remaining_ms: int
     mode: Mode = "exclusive"
     tree: bool = False
+    #: as the token, for the holder's node and for admins
+    session: str = ""
+    #: how many requests wait
+    waiting: int = 0
 
 
 class LockPage(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from posthouse.relay.wire.delivery_rows import (
     QueueDepth,
     ReceiptRow,
     SweptRecords,
+    with_via,
 )
 from posthouse.relay.wire.mesh_rows import MeshRows
 from posthouse.sqlite.statements import Statements
@@ -211,7 +212,14 @@ class PgDeliveries:
         return self._end(queue_id, mesh, node, "blocked", found, {"sender": sender})
 
     def purge(
-        self, mesh: str, node: str, actor: str, ids: Sequence[str] | None, states: Sequence[str], limit: int
+        self,
+        mesh: str,
+        node: str,
+        actor: str,
+        ids: Sequence[str] | None,
+        states: Sequence[str],
+        limit: int,
+        via: str | None = None,
     ) -> tuple[list[str], ClosedDeliveries]:
         queue_id = self._queue_id(mesh, node)
         found = [] if queue_id is None else self._purgeable(queue_id, ids, states, limit)
@@ -221,11 +229,19 @@ class PgDeliveries:
         parked = sum(row[2] in PARKED for row in found)
         self._db.queue(SQL.close, queue_id, "purged", self._tx.now_ns, None, seqs)
         self._db.queue(SQL.shrink_queue, queue_id, len(found) - parked, -parked)
-        self._tx.append("delivery.purged", mesh=mesh, actor=actor, ref=node, body={"ids": names, "recipient": node})
+        body = with_via({"ids": names, "recipient": node}, via)
+        self._tx.append("delivery.purged", mesh=mesh, actor=actor, ref=node, body=body)
         return names, ClosedDeliveries(mesh, node, seqs, "purged")
 
     def requeue(
-        self, mesh: str, node: str, actor: str, ids: Sequence[str] | None, queue_max: int, limit: int
+        self,
+        mesh: str,
+        node: str,
+        actor: str,
+        ids: Sequence[str] | None,
+        queue_max: int,
+        limit: int,
+        via: str | None = None,
     ) -> tuple[list[str], list[str]]:
         queue_id = self._queue_id(mesh, node)
         found = [] if queue_id is None else self._purgeable(queue_id, ids, sorted(PARKED), limit)
@@ -234,7 +250,7 @@ class PgDeliveries:
         room = max(0, queue_max - self._db.value(SQL.open_rows, queue_id))
         names = [id_.hex() for _seq, id_, _state in found]
         for name, (seq, _id, state) in zip(names[:room], found[:room], strict=True):
-            body = {"recipient": node, "from_state": state}
+            body = with_via({"recipient": node, "from_state": state}, via)
             position = self._tx.append("delivery.requeued", mesh=mesh, actor=actor, ref=name, body=body)
             self._db.queue(SQL.reopen, queue_id, seq, position, self._tx.now_ns)
         reopened = names[:room]

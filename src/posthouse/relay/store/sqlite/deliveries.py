@@ -34,6 +34,7 @@ from posthouse.relay.wire.delivery_rows import (
     QueueDepth,
     ReceiptRow,
     SweptRecords,
+    with_via,
 )
 from posthouse.relay.wire.mesh_rows import MeshRows
 from posthouse.sqlite.schema import Component
@@ -152,7 +153,14 @@ class ClosingDeliveries:
         return self._end(queue_id, mesh, node, "blocked", found, {"sender": sender})
 
     def purge(
-        self, mesh: str, node: str, actor: str, ids: Sequence[str] | None, states: Sequence[str], limit: int
+        self,
+        mesh: str,
+        node: str,
+        actor: str,
+        ids: Sequence[str] | None,
+        states: Sequence[str],
+        limit: int,
+        via: str | None = None,
     ) -> tuple[list[str], ClosedDeliveries]:
         queue_id = self._queue_id(mesh, node)
         found = [] if queue_id is None else self._purgeable(queue_id, ids, states, limit)
@@ -162,12 +170,19 @@ class ClosingDeliveries:
         parked = sum(row[2] in PARKED for row in found)
         self._db.execute(CLOSE_SQL.close, ("purged", self._tx.now_ns, None, queue_id, _ints(seqs)))
         self._db.execute(CLOSE_SQL.shrink_queue, (len(found) - parked, -parked, queue_id))
-        body = {"ids": names, "recipient": node}
+        body = with_via({"ids": names, "recipient": node}, via)
         self._tx.append("delivery.purged", mesh=mesh, actor=actor, ref=node, body=body)
         return names, ClosedDeliveries(mesh, node, seqs, "purged")
 
     def requeue(
-        self, mesh: str, node: str, actor: str, ids: Sequence[str] | None, queue_max: int, limit: int
+        self,
+        mesh: str,
+        node: str,
+        actor: str,
+        ids: Sequence[str] | None,
+        queue_max: int,
+        limit: int,
+        via: str | None = None,
     ) -> tuple[list[str], list[str]]:
         queue_id = self._queue_id(mesh, node)
         found = [] if queue_id is None else self._purgeable(queue_id, ids, sorted(PARKED), limit)
@@ -175,7 +190,7 @@ class ClosingDeliveries:
             return [], []
         room = max(0, queue_max - self._db.execute(CLOSE_SQL.open_rows, (queue_id,)).get)
         for seq, id_, state in found[:room]:
-            body = {"recipient": node, "from_state": state}
+            body = with_via({"recipient": node, "from_state": state}, via)
             position = self._tx.append("delivery.requeued", mesh=mesh, actor=actor, ref=id_, body=body)
             self._db.execute(CLOSE_SQL.reopen, (position, self._tx.now_ns, queue_id, seq))
         reopened = [row[1] for row in found[:room]]

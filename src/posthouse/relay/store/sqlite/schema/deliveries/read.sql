@@ -73,7 +73,9 @@ SELECT node FROM mentions WHERE seq = ? ORDER BY node
 -- :name queues
 SELECT m.node, m.open_rows, m.parked_rows, m.confirmation_ids,
     (SELECT d.opened_at_ns FROM deliveries AS d
-     WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL ORDER BY d.position LIMIT 1)
+     WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL ORDER BY d.position LIMIT 1),
+    (SELECT count(*) FROM deliveries AS d
+     WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL AND d.state = 'sent')
 FROM mailboxes AS m
 WHERE m.mesh = ? AND m.node > ? AND (m.open_rows > 0 OR m.parked_rows > 0 OR m.confirmation_ids > 0)
 ORDER BY m.node LIMIT ?

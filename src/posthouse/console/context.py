@@ -1,0 +1,91 @@
+"""What the pages of a console share, and the request as a page sees it.
+
+Pages and actions are different routes: a page is a GET without side effects, an action is a POST of a form. Every
+action names the program it comes through (VIA), so that journals tell it from one of the command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+from posthouse.console.access import Access
+from posthouse.console.rendering import Renderer
+from posthouse.console.upstream import Upstream
+from posthouse.http.call import Call, WaitLimit
+from posthouse.http.response import HttpResponse
+from posthouse.model.clock import Clock
+from posthouse.model.errors import PosthouseError, error
+
+#: how journals name actions of the console
+VIA = "console"
+_STREAMS_MAX = 64
+_FORM_FIELDS_MAX = 2_000
+
+
+@dataclass(slots=True)
+class ConsoleContext:
+    """The parts of a running console."""
+
+    access: Access
+    upstream: Upstream
+    renderer: Renderer
+    clock: Clock
+    is_stopping: bool = False
+    streams: WaitLimit = field(default_factory=lambda: WaitLimit(_STREAMS_MAX, "console_busy"))
+
+
+@dataclass(slots=True)
+class ConsoleCall(Call[ConsoleContext]):
+    """A request of a page."""
+
+    @property
+    def upstream(self) -> Upstream:
+        """The daemon and the relay."""
+        return self.context.upstream
+
+    def wish(self, name: str, default: str = "") -> str:
+        """Return a parameter of the address, the last one if it is given twice."""
+        return dict(self.target.query).get(name, default)
+
+    async def form(self) -> Form:
+        """Return the fields of the form in the body."""
+        data = await self.read(self.limits.max_bytes)
+        try:
+            pairs = parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=_FORM_FIELDS_MAX)
+        except (UnicodeDecodeError, ValueError) as fault:
+            raise error("console_form_invalid", reason=str(fault)[:200]) from fault
+        return Form(pairs)
+
+    def page(self, template: str, **values: Any) -> HttpResponse:
+        """Return a page from a template."""
+        return self.context.renderer.page(template, **values)
+
+    def notice(self, text: str, *failures: PosthouseError) -> HttpResponse:
+        """Return what an action did; the page is loaded again."""
+        response = self.page("notice.html", text=text, failures=failures)
+        response.headers["HX-Trigger"] = "console-changed"
+        return response
+
+
+class Form:
+    """The fields of a form; one may occur several times."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self._pairs = pairs
+
+    def one(self, name: str) -> str:
+        """Return a field that must be there; raises console_form_invalid."""
+        found = self.optional(name)
+        if not found:
+            raise error("console_form_invalid", reason=f"{name} is missing")
+        return found
+
+    def optional(self, name: str) -> str:
+        """Return a field, or an empty text."""
+        return next((value for each, value in self._pairs if each == name), "")
+
+    def all(self, name: str) -> list[str]:
+        """Return every value of a field."""
+        return [value for each, value in self._pairs if each == name]

@@ -1,0 +1,137 @@
+"""The newest headers of events, kept for all open pages: one upstream feeds any number of tabs.
+
+Rows are numbered in the order in which the console saw them; a page resumes after the last number it has. A row of
+the relay also carries the relay's cursor, so that a page which was away for longer than the feed remembers gets the
+missing events from the relay itself. Only headers are kept: never the content of a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from posthouse.client import Received
+from posthouse.client.daemon import DaemonEvent
+from posthouse.model.clock import parse_utc
+from posthouse.model.errors import PosthouseError
+from posthouse.model.event import CONFIRMATION, LAKE_ROOT, MESSAGE, PROFILE, RECEIPT, Event
+from posthouse.model.message import read_message
+
+KEPT_ROWS = 5_000
+RELAY, DAEMON = "relay", "daemon"
+_KINDS = {
+    MESSAGE: "message",
+    CONFIRMATION: "confirmation",
+    RECEIPT: "receipt",
+    PROFILE: "profile",
+    LAKE_ROOT: "lake seal",
+}
+_SHOWN_TAGS = 4
+#: events of the daemon that change what a page shows
+_WARNINGS = frozenset({"outbox_dead", "outbox_pressure", "system"})
+
+
+class LiveRow(NamedTuple):
+    """The header of one event."""
+
+    number: int
+    #: relay or daemon
+    source: str
+    kind: str
+    at_ns: int
+    #: node id, empty for events of the daemon
+    sender: str = ""
+    from_agent: str = ""
+    #: node id or #topic
+    to: str = ""
+    to_agent: str = ""
+    detail: str = ""
+    event_id: str = ""
+    #: to continue after this event at the relay
+    cursor: str | None = None
+
+    @property
+    def is_warning(self) -> bool:
+        """True for events that need the attention of a person."""
+        return self.kind in _WARNINGS
+
+
+class LiveFeed:
+    """The newest rows, and the pages that wait for more."""
+
+    def __init__(self, kept: int = KEPT_ROWS) -> None:
+        self._rows: deque[LiveRow] = deque(maxlen=kept)
+        self._waiting: set[asyncio.Event] = set()
+        self.newest = 0
+
+    def add(self, make: Callable[[int], LiveRow]) -> None:
+        """Add the row that `make` returns for the next number, and wake the pages."""
+        self.newest += 1
+        self._rows.append(make(self.newest))
+        for waiting in self._waiting:
+            waiting.set()
+
+    def after(self, number: int) -> list[LiveRow]:
+        """Return the rows after a number, oldest first."""
+        return [row for row in self._rows if row.number > number]
+
+    def has_all_after(self, number: int) -> bool:
+        """Return True if no row after a number was forgotten."""
+        return number >= self.newest or bool(self._rows and self._rows[0].number <= number + 1)
+
+    @contextmanager
+    def listen(self) -> Iterator[asyncio.Event]:
+        """Return an event that is set whenever there are new rows."""
+        waiting = asyncio.Event()
+        self._waiting.add(waiting)
+        try:
+            yield waiting
+        finally:
+            self._waiting.discard(waiting)
+
+
+def row_of_event(number: int, received: Received) -> LiveRow:
+    """Return the header of an event of the relay."""
+    event = received.event
+    cursor = received.cursor
+    kind = _KINDS.get(event.kind, str(event.kind))
+    if event.kind == MESSAGE:
+        try:
+            return _message_row(number, event, cursor)
+        except PosthouseError:
+            kind = "malformed message"
+    shown = " ".join(f"{tag[0]}={tag[1]}" for tag in event.tags[:_SHOWN_TAGS] if len(tag) > 1)
+    more = len(event.tags) - _SHOWN_TAGS
+    detail = f"{shown} and {more} more" if more > 0 else shown
+    return LiveRow(
+        number, RELAY, kind, event.created_at_ns, event.pubkey, detail=detail, event_id=event.id, cursor=cursor
+    )
+
+
+def _message_row(number: int, event: Event, cursor: str | None) -> LiveRow:
+    message = read_message(event)
+    to = message.recipient or f"#{message.destination_ref}"
+    words = ["an answer"] if message.reply_to else []
+    words += [f"{len(event.content)} characters"]
+    return LiveRow(
+        number, RELAY, "message", event.created_at_ns, event.pubkey, message.from_agent, to, message.to_agent,
+        ", ".join(words), event.id, cursor,
+    )  # fmt: skip
+
+
+def row_of_daemon_event(number: int, event: DaemonEvent) -> LiveRow:
+    """Return the header of an event of the daemon; the body of a message is left out."""
+    data: Mapping[str, Any] = event.data
+    if event.event == "message":
+        to = f"#{data['topic']}" if data.get("topic") else "this host"
+        detail = "arrived in the inbox"
+        return LiveRow(
+            number, DAEMON, "message", parse_utc(data["ts"]), str(data.get("sender", "")),
+            str(data.get("from_agent") or ""), to, str(data.get("agent") or ""), detail,
+            str(data.get("message_id", "")),
+        )  # fmt: skip
+    detail = " ".join(f"{name}={value}" for name, value in data.items() if name not in ("ts", "mesh") and value)
+    return LiveRow(number, DAEMON, event.event, parse_utc(data["ts"]), detail=detail[:500])

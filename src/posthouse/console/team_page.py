@@ -1,0 +1,208 @@
+"""The page Team: hosts and their agents, who is online, whose mail waits, who waits for whom, and who talks to whom.
+
+Members, agents and their state come from the daemon; without one, the relay names the members. The graph counts the
+messages of the last hour: those of this host from the daemon, and, for admins of the relay, those between other hosts
+from the journal, which tells who wrote to whom and never what.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from posthouse.client.daemon.local_api import Exchange, ThreadSummary
+from posthouse.console.context import ConsoleCall
+from posthouse.console.pictures import Graph, Vertex, draw_graph
+from posthouse.console.rendering import short
+from posthouse.console.upstream import Found, Upstream, attempt
+from posthouse.http.response import HttpResponse
+from posthouse.model.clock import format_utc
+from posthouse.model.errors import PosthouseError
+from posthouse.model.limits import SECOND_NS
+from posthouse.model.node import node_from_hex
+
+WINDOW_S = 3_600
+_DAY_S = 86_400
+_JOURNAL_PAGES = 4  # of 500 records that the graph reads at most
+_THREADS = 50
+#: what the profile of an agent leaves out where it says nothing
+_NO_AGENT = {"program": None, "summary": "", "status": None, "paused_until": None, "online": False}
+_OVER = frozenset({"answered", "dead", "aborted", "rejected", "expired", "not_queued"})
+
+
+class Party(NamedTuple):
+    """A host, one of its agents, or a topic."""
+
+    node: str
+    agent: str = ""
+
+
+class Waiting(NamedTuple):
+    """An agent whose last message in a thread has no answer."""
+
+    party: Party
+    on: Party
+    since: str
+    thread: str
+    subject: str
+
+
+async def show_team(call: ConsoleCall) -> HttpResponse:
+    """Show hosts and agents and the graph of the last hour."""
+    upstream = call.upstream
+    peers = await attempt(upstream.daemon.peers())
+    agents = await attempt(upstream.daemon.agents())
+    threads = await attempt(upstream.daemon.threads(limit=_THREADS))
+    traffic = await _traffic(call, WINDOW_S)
+    seen = await attempt(upstream.daemon.traffic(_since(call, _DAY_S)))
+    hosts = await _hosts(upstream, peers)
+    names = {host["node"]: host["name"] or short(host["node"]) for host in hosts}
+    counts = _pairs(traffic)
+    return call.page(
+        "team.html",
+        mesh=upstream.mesh,
+        hosts=hosts,
+        mail={agent.name: agent for agent in agents.or_else([])},
+        last_seen=_last_seen(seen.or_else([])),
+        waiting=_waiting(threads.value or []),
+        names=names,
+        graph=_graph(counts, hosts, names),
+        edges=[(_label(a, names), _label(b, names), count) for (a, b), count in counts.most_common(12)],
+        failures=_distinct(peers.failure, traffic.failure),
+    )
+
+
+async def _hosts(upstream: Upstream, peers: Found[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the hosts, this one first, then those that are online, by name."""
+    if peers.value is not None:
+        hosts = [each | {"agents": [_NO_AGENT | agent for agent in each["agents"]]} for each in peers.value["peers"]]
+    else:
+        members = (await attempt(upstream.relay.meshes.members(upstream.mesh))).or_else([])
+        hosts = [
+            {"node": each.node, "name": each.name, "role": each.role, "online": None, "status": None, "agents": []}
+            | {"is_self": each.node == upstream.node}
+            for each in members
+        ]
+    return sorted(hosts, key=lambda each: (not each["is_self"], not each["online"], each["name"] or "~", each["node"]))
+
+
+async def _traffic(call: ConsoleCall, window_s: int) -> Found[list[Exchange]]:
+    """Return who wrote to whom: messages of this host, and with the right to it those between other hosts."""
+    upstream = call.upstream
+    own = await attempt(upstream.daemon.traffic(_since(call, window_s)))
+    found = list(own.or_else([]))
+    health = await attempt(upstream.daemon.health())
+    own_node = None if health.value is None else health.value.node
+    if await upstream.is_admin():
+        try:
+            found += await _journal_traffic(upstream, call.context.clock.wall_ns() - window_s * SECOND_NS, own_node)
+        except PosthouseError as failure:
+            return Found(found, failure)
+    return Found(found, own.failure)
+
+
+async def _journal_traffic(upstream: Upstream, since_ns: int, own_node: str | None) -> list[Exchange]:
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    last: dict[tuple[str, str, str, str], int] = {}
+    before: str | None = None
+    for _ in range(_JOURNAL_PAGES):
+        page = await upstream.relay.archive.newest_records(types=("message.accepted",), before=before)
+        for record in page.records:
+            if record.at_ns < since_ns:
+                break
+            to, to_agent = _destination(record.body)
+            if record.mesh == upstream.mesh and record.actor != own_node and (to.startswith("#") or to != own_node):
+                key = (record.actor or "", str(record.body.get("from_agent", "")), to, to_agent)
+                counts[key] += 1
+                last.setdefault(key, record.at_ns)
+        before = page.cursor
+        if before is None or not page.records or page.records[-1].at_ns < since_ns:
+            break
+    is_received = own_node is not None  # topic posts that this host received are in its own traffic
+    return [
+        Exchange(*key, count, format_utc(last[key]))
+        for key, count in counts.items()
+        if not (is_received and key[2].startswith("#"))
+    ]
+
+
+def _destination(body: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the node or #topic of an accepted message, and the agent there."""
+    reference = str(body.get("destination_ref", ""))
+    if body.get("destination_kind") == "topic":
+        return f"#{reference}", ""
+    digits, _, agent = reference.partition("/")
+    return node_from_hex(digits), agent
+
+
+def _since(call: ConsoleCall, seconds: int) -> str:
+    return format_utc(call.context.clock.wall_ns() - seconds * SECOND_NS)
+
+
+def _pairs(traffic: Found[list[Exchange]]) -> Counter[tuple[Party, Party]]:
+    counts: Counter[tuple[Party, Party]] = Counter()
+    for each in traffic.or_else([]):
+        counts[Party(each.sender, each.from_agent), Party(each.to, each.to_agent)] += each.count
+    return counts
+
+
+def _last_seen(traffic: Iterable[Exchange]) -> dict[Party, str]:
+    """Return when each agent last wrote to or through this host."""
+    seen: dict[Party, str] = {}
+    for each in traffic:
+        party = Party(each.sender, each.from_agent)
+        seen[party] = max(each.last_at, seen.get(party, ""))
+    return seen
+
+
+def _waiting(threads: Sequence[ThreadSummary]) -> list[Waiting]:
+    """Return the agents of this host whose last word in a thread has no answer yet, longest first."""
+    waits = [
+        Waiting(
+            Party(thread.last.sender, thread.last.from_agent),
+            Party(thread.last.to, thread.last.to_agent),
+            thread.last.at,
+            thread.id,
+            thread.subject,
+        )
+        for thread in threads
+        if thread.last.is_own and thread.last.state not in _OVER and not thread.last.to.startswith("#")
+    ]
+    return sorted(waits, key=lambda each: each.since)
+
+
+def _graph(
+    counts: Mapping[tuple[Party, Party], int], hosts: Sequence[dict[str, Any]], names: Mapping[str, str]
+) -> Graph | None:
+    """Return the graph of the parties that talked; None if none did."""
+    talked = {party for pair in counts for party in pair}
+    if not talked:
+        return None
+    online = {host["node"] for host in hosts if host["online"]}
+    running = {Party(host["node"], agent["name"]) for host in hosts for agent in host["agents"] if agent["online"]}
+    vertices = [
+        Vertex(
+            _key(party),
+            _label(party, names),
+            "topic" if party.node.startswith("#") else "agent" if party.agent else "host",
+            is_online=party in running or (not party.agent and party.node in online),
+        )
+        for party in sorted(talked, key=lambda each: (each.node.startswith("#"), names.get(each.node, ""), each.agent))
+    ]
+    return draw_graph(vertices, {(_key(a), _key(b)): count for (a, b), count in counts.items()})
+
+
+def _key(party: Party) -> str:
+    return f"{party.node}/{party.agent}"
+
+
+def _label(party: Party, names: Mapping[str, str]) -> str:
+    """Return a party as people address it: agent@host, host, or #topic."""
+    host = party.node if party.node.startswith("#") else names.get(party.node) or short(party.node)
+    return f"{party.agent}@{host}" if party.agent else host
+
+
+def _distinct(*failures: PosthouseError | None) -> list[PosthouseError]:
+    """Return the failures, each code once."""
+    return list({each.code: each for each in failures if each is not None}.values())

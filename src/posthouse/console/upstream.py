@@ -1,0 +1,151 @@
+"""The console's side towards daemon and relay: one client each, one stream each, whatever the number of open pages.
+
+Daemon and relay may be away at any time: pages get what there is together with the reason why the rest is missing,
+and the streams resume by themselves. Everything happens with the rights of the user's key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from posthouse.client import Client
+from posthouse.client.daemon import AsyncDaemonClient
+from posthouse.client.daemon.trace_steps import Step
+from posthouse.client.failures import Backoff
+from posthouse.console.live_feed import LiveFeed, row_of_daemon_event, row_of_event
+from posthouse.console.metric_samples import MetricSamples
+from posthouse.model.clock import Clock
+from posthouse.model.errors import PosthouseError
+from posthouse.model.limits import SECOND_NS
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+FindBusSteps = Callable[[str, str | None, str], list[Step]]
+_FIRST_EVENTS = 200  # that a new console shows on its page Live
+_NAMES_S = 5.0  # for how long names and the own role are not asked again
+SAMPLE_S = 10.0  # between samples of metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    """What daemon or relay answered, or why it did not."""
+
+    value: T | None
+    failure: PosthouseError | None = None
+
+    def or_else(self, default: T) -> T:
+        """Return the value, or a default if there is none."""
+        return default if self.value is None else self.value
+
+
+async def attempt(asked: Awaitable[T]) -> Found[T]:
+    """Wait for an answer; a refusal is part of the result."""
+    try:
+        return Found(await asked)
+    except PosthouseError as failure:
+        return Found(None, failure)
+
+
+class Upstream:
+    """The daemon and the relay that one console watches, in one mesh."""
+
+    def __init__(
+        self,
+        daemon: AsyncDaemonClient,
+        relay: Client,
+        clock: Clock,
+        *,
+        feed: LiveFeed | None = None,
+        sample_s: float = SAMPLE_S,
+    ) -> None:
+        self.daemon = daemon
+        self.relay = relay
+        self.mesh = relay.mesh
+        self.clock = clock
+        self.feed = feed or LiveFeed()
+        self.samples = MetricSamples()
+        self.sample_s = sample_s
+        #: returns the steps of a message on this host's bus, by event id, client_message_id and mesh
+        self.find_bus_steps: FindBusSteps = lambda _event_id, _client_message_id, _mesh: []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._cached: dict[str, tuple[int, Any]] = {}
+
+    async def start(self) -> None:
+        """Start following daemon and relay in the background."""
+        for work in (self._follow_relay, self._follow_daemon, self._sample_metrics):
+            self._tasks.append(asyncio.create_task(self._keep_running(work)))
+
+    async def close(self) -> None:
+        """End the streams and close the clients."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.relay.close()
+        await self.daemon.close()
+
+    @property
+    def node(self) -> str:
+        """The node of the user's key."""
+        return self.relay.key.node
+
+    async def role(self) -> str | None:
+        """Return the role of the user's key in the mesh, None if it is no member or the relay is away."""
+        meshes = await self._remember("meshes", self.relay.meshes.readable)
+        return next((each["role"] for each in meshes or () if each["mesh"] == self.mesh), None)
+
+    async def is_admin(self) -> bool:
+        """Return True if the user administers the mesh."""
+        return await self.role() == "admin"
+
+    async def names(self) -> dict[str, str]:
+        """Return the member names by node, from the daemon or else from the relay."""
+        peers = await self._remember("peers", self.daemon.peers)
+        if peers is not None:
+            return {each["node"]: each["name"] for each in peers["peers"] if each.get("name")}
+        members = await self._remember("members", lambda: self.relay.meshes.members(self.mesh))
+        return {each.node: each.name for each in members or () if each.name}
+
+    async def _remember(self, name: str, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """Return an answer that is asked for once in a few seconds; None if there is none."""
+        now_ns = self.clock.boot_ns()
+        asked_ns, value = self._cached.get(name, (None, None))
+        if asked_ns is None or now_ns - asked_ns > _NAMES_S * SECOND_NS:
+            value = (await attempt(ask())).value
+            self._cached[name] = (now_ns, value)
+        return value
+
+    async def _keep_running(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run work for ever; after a refusal it starts again, later each time."""
+        backoff = Backoff(first_s=0.2, max_s=5.0)
+        while True:
+            try:
+                await work()
+                backoff.reset()
+            except PosthouseError as failure:
+                log.debug("upstream_lost", code=failure.code)
+            await asyncio.sleep(backoff.next_s())
+
+    async def _follow_relay(self) -> None:
+        await self.relay.connect(is_patient=True)
+        async with await self.relay.subscribe({"mesh": self.mesh}, limit=_FIRST_EVENTS) as events:
+            async for received in events:
+                self.feed.add(partial(row_of_event, received=received))
+
+    async def _follow_daemon(self) -> None:
+        async for event in self.daemon.events():
+            self.feed.add(partial(row_of_daemon_event, event=event))
+
+    async def _sample_metrics(self) -> None:
+        at_s = self.clock.boot_ns() / SECOND_NS
+        with suppress(PosthouseError):  # only admins may read them
+            self.samples.relay.add(at_s, await self.relay.archive.metrics())
+        with suppress(PosthouseError):
+            self.samples.daemon.add(at_s, await self.daemon.metrics())
+        await asyncio.sleep(self.sample_s)
