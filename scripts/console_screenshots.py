@@ -23,7 +23,6 @@ SIZE = (1280, 860)
 
 async def main(directory: Path, schemes: list[str]) -> None:
     """Take every picture in some colour schemes."""
-    directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="console-") as folder:
         async with (
             demo_team(Path(folder)) as team,
@@ -71,4 +70,6 @@ async def _take(browser: Browser, link: str, origin: str, pages: dict[str, str],
 if __name__ == "__main__":
     given = [word for word in sys.argv[1:] if not word.startswith("--")]
     wanted = ["light", "dark"] if "--dark" in sys.argv else ["light"]
-    asyncio.run(main(Path(given[0]) if given else ROOT / "docs" / "images", wanted))
+    target = Path(given[0]) if given else ROOT / "docs" / "images"
+    target.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(target, wanted))
