@@ -117,12 +117,12 @@ async def _add_agents(team: Team) -> None:
             team.agents[name] = await team.hosts[host].add_agent(
                 name, program=program, status=status, summary=summary, **process
             )
-    for host in team.hosts.values():  # each learns the agents of the other from its profile
+    for each in team.hosts.values():  # each learns the agents of the other from its profile
         await eventually(
-            lambda host=host: host.get("/v1/peers"),  # type: ignore[misc]
-            lambda said: sum(len(each["agents"]) for each in said["peers"]) >= 5,
+            lambda each=each: each.get("/v1/peers"),  # type: ignore[misc]
+            lambda said: sum(len(peer["agents"]) for peer in said["peers"]) >= 5,
         )
-        assert (await host.post("/v1/topic/subscribe", topic="releases")).status == 200
+        assert (await each.post("/v1/topic/subscribe", topic="releases")).status == 200
 
 
 async def _talk(team: Team) -> None:
