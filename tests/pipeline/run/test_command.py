@@ -37,7 +37,7 @@ def reports(child: Child) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("pipeline-command")
+@pytest.mark.xdist_group("spark-programs")
 def test_runs_over_a_relay_follow_it_until_they_are_asked_to_end(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     with post_office(tmp_path) as post:

@@ -29,7 +29,7 @@ _FIRST_S, _LATER_S = 15.0, 0.6  # a kill comes up to so much later: before the f
 
 @pytest.mark.faults
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-programs")
 def test_a_run_killed_anywhere_leaves_a_lake_that_the_next_one_completes(spark: SparkSession, tmp_path: Path) -> None:
     luck = chance("pipeline run")
     store, lake = GrowingStore(tmp_path / "relay"), Lake(tmp_path / "lake")

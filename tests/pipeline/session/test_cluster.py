@@ -27,7 +27,7 @@ _ROWS = 200
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-programs")
 def test_a_cluster_makes_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
     store = make_mixed_store(tmp_path / "relay", _ROWS)
     far, near = Lake(tmp_path / "far"), Lake(tmp_path / "near")

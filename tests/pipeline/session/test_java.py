@@ -91,7 +91,7 @@ def test_two_programs_have_a_shim_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-programs")
 def test_spark_starts_where_no_java_is_installed(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
