@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from posthouse.model.codes.spec import Exit
+from posthouse.model.errors import PosthouseError
+from posthouse.pipeline.connector.source_access import parse_sources
 from tests.cli.command_line import CommandLine
 
 
@@ -38,3 +40,37 @@ def test_once_and_every_exclude_each_other(cli: CommandLine, tmp_path: Path) -> 
     (tmp_path / "relay.db").touch()
     ended = cli("pipeline", "run", "--source", str(tmp_path), "--once", "--every", "60s", "--json")
     assert (ended.exit, ended.problem["code"]) == (Exit.USAGE, "usage")
+
+
+def test_show_without_a_lake_and_with_wrong_words_is_refused(cli: CommandLine) -> None:
+    assert cli("pipeline", "show", "health", "--json").problem["code"] == "lake_empty"
+    for words in (
+        ("show", "everything"),
+        ("show", "health", "--by", "day"),
+        ("show", "cost", "--by", "weekday"),
+        ("show", "cost", "--since", "yesterday"),
+        ("show", "cost", "--since", "2026-11-02", "--until", "2026-11-01"),
+        ("report", "--since", "soon"),
+    ):
+        assert cli("pipeline", *words, "--json").exit == Exit.USAGE
+
+
+def test_every_verb_has_its_line_in_the_help(cli: CommandLine) -> None:
+    shown = cli("pipeline", "--help").out
+    rows = [line.strip("│ ").split(None, 1) for line in shown.splitlines()]
+    described = {row[0]: row[1] for row in rows if len(row) == 2}
+    for verb in ("run", "query", "show", "shell", "serve", "audit", "report", "whatif", "demo", "publish", "replay"):
+        assert len(described.get(verb, "")) > 20, f"{verb}: {described.get(verb)!r}"
+
+
+def test_directory_stands_for_every_store_below_it(tmp_path: Path) -> None:
+    stores = [tmp_path / "relay" / "relay.db", tmp_path / "daemon" / "main" / "outbox.db"]
+    for path in (*stores, tmp_path / "lake" / "bronze_journal" / "_delta_log" / "bus.db", tmp_path / "notes.db"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = parse_sources([str(tmp_path)])
+    assert {address.url for address in found} == {str(path) for path in stores}
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PosthouseError) as refused:
+        parse_sources([str(tmp_path / "empty")])
+    assert refused.value.code == "source_invalid" and "below" in str(refused.value)

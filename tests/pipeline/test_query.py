@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import stat
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,9 @@ import pytest
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.query import QueryServer, ask, ask_server
+from posthouse.pipeline.query import ask
 from posthouse.pipeline.run.copy_feeds import Copier
+from posthouse.pipeline.serve import AuditRequest, QueryServer, WhatIfRequest, ask_server, ask_server_for
 from tests.pipeline.stores import GrowingStore
 
 if TYPE_CHECKING:
@@ -41,6 +43,13 @@ def server(spark: SparkSession, lake: Lake) -> Iterator[QueryServer]:
     server.close()
     thread.join(30)
     assert not thread.is_alive()
+
+
+def wait_until(is_true: Callable[[], bool], patience_s: float = 60) -> None:
+    deadline = time.monotonic() + patience_s
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_question_is_answered_by_the_server_as_without_it(
@@ -77,6 +86,51 @@ def test_a_second_server_is_refused_and_a_killed_ones_socket_is_replaced(
     QueryServer(spark, other)._server.server_close()  # as a killed server leaves it: no process listens
     assert ask_server(other.path, "SELECT 1", 1) is None
     QueryServer(spark, other)._server.server_close()
+
+
+def test_a_long_question_does_not_hold_up_a_short_one(spark: SparkSession, lake: Lake, server: QueryServer) -> None:
+    """The long one is a task of hours; the short one is answered while it runs, then the long one is cancelled."""
+    problems: list[PosthouseError] = []
+
+    def ask_long() -> None:
+        try:
+            ask_server(lake.path, "SELECT count(*) FROM range(0, 1000000000000, 1, 1) WHERE sqrt(id) = 7.5", 1)
+        except PosthouseError as failure:
+            problems.append(failure)
+
+    thread = threading.Thread(target=ask_long)
+    thread.start()
+    tracker = spark.sparkContext.statusTracker()
+    wait_until(lambda: len(tracker.getActiveJobsIds()) > 0)
+    short = ask_server(lake.path, "SELECT 1 AS one", 1)
+    assert short is not None and short.rows == [[1]]
+    assert thread.is_alive()
+    spark.sparkContext.cancelAllJobs()
+    thread.join(60)
+    assert [failure.code for failure in problems] == ["query_failed"]
+    assert "cancelled" in str(problems[0])
+
+
+def test_audit_and_simulation_run_in_the_session_of_the_server(lake: Lake, server: QueryServer) -> None:
+    audited = ask_server_for(lake.path, audit=AuditRequest())
+    assert (audited["records"], audited["seals"], audited["counts"]) == (12, 2, {})
+    simulated = ask_server_for(lake.path, whatif=WhatIfRequest(b'{"budget": {"maxHops": 3}}'))
+    assert (simulated["messages"], simulated["would_be_refused"], simulated["totals"]) == (0, 0, [])
+    with pytest.raises(PosthouseError) as refused:
+        ask_server_for(lake.path, whatif=WhatIfRequest(b"{"))
+    assert refused.value.code == "reliability_invalid"
+
+
+def test_failure_while_spark_runs_names_its_real_cause(spark: SparkSession, lake: Lake) -> None:
+    for sql, cause in (
+        ("SELECT raise_error('the real cause') FROM bronze_journal", "the real cause"),
+        ("SELECT 1 / (seq - seq) FROM bronze_journal", "DIVIDE_BY_ZERO"),
+        ("SELECT CAST(type AS INT) FROM bronze_journal", "CAST_INVALID_INPUT"),
+    ):
+        with pytest.raises(PosthouseError) as failed:
+            ask(spark, lake, sql, 10)
+        assert failed.value.code == "query_failed" and cause in str(failed.value)
+        assert "Job aborted" not in str(failed.value) and "org.apache" not in str(failed.value)
 
 
 def test_without_a_server_nobody_answers(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """`posthouse pipeline`: query the lake, keep a session warm, and audit the whole history.
 
-Arguments and sources are checked before Spark starts. The verbs of pipeline_run, pipeline_publish and pipeline_report
-are registered here too.
+Arguments and sources are checked before Spark starts. The verbs of pipeline_run, pipeline_publish, pipeline_report and
+pipeline_show are registered here too.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, open_sources
+from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions
 from posthouse.cli.pipeline_publish import archive, publish, replay
-from posthouse.cli.pipeline_report import demo, report, whatif
+from posthouse.cli.pipeline_report import audit_with, demo, report, whatif
 from posthouse.cli.pipeline_run import run
+from posthouse.cli.pipeline_show import show
 from posthouse.model.codes.spec import Exit
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def query(
         posthouse pipeline query 'SHOW TABLES'
         posthouse pipeline query 'SELECT day, sum(messages) FROM gold_traffic_hourly GROUP BY day ORDER BY day'
     """
-    from posthouse.pipeline.query import ask_server
+    from posthouse.pipeline.serve import ask_server
 
     lake = pipeline_options.open_lake()
     found = ask_server(lake.path, sql, limit)
@@ -51,7 +52,7 @@ def _query_in_new_session(pipeline_options: PipelineOptions, sql: str, limit: in
 
     lake = pipeline_options.open_lake()
     refuse_empty(lake)  # fail before Spark starts
-    spark = pipeline_options.session()
+    spark = pipeline_options.session(is_brief=True)
     try:
         return ask(spark, lake, sql, limit)
     finally:
@@ -69,18 +70,18 @@ def _show_rows(output: Output, answer: Answer) -> None:
 
 
 def serve(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
-    """Keep a Spark session running and answer queries on a socket in the lake's directory, until Ctrl-C.
+    """Keep a Spark session running and answer questions on a socket in the lake's directory, until Ctrl-C.
 
-    `posthouse pipeline query` uses this session automatically.
+    `query`, `report`, `audit` and `whatif` use this session by themselves, several at once.
 
     For example:
 
         posthouse pipeline serve &
         posthouse pipeline query 'SELECT count(*) FROM bronze_journal'
     """
-    from posthouse.pipeline.query import QueryServer
+    from posthouse.pipeline.serve import FAIR, QueryServer
 
-    spark = pipeline_options.session()
+    spark = pipeline_options.session(settings=FAIR)
     try:
         spark.range(1).count()  # the first job is slow: run it before the first query
         server = QueryServer(spark, pipeline_options.open_lake())
@@ -125,28 +126,28 @@ def shell(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Outpu
 _SHOWN = 50  # findings; --json prints all of them
 
 
-def audit(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> int:
+def audit(
+    *,
+    derived: Annotated[
+        bool, Parameter(negative=(), help="Also compute silver and gold from bronze again, and compare.")
+    ] = False,
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
+    output: Output = PLAIN,
+) -> int:
     """Re-derive every id, verify every signature, replay deliveries and locks, and recompute every Merkle root.
 
     Audits the lake if there is one; with --source also compares the stores with it. Without a lake it audits the
-    sources. Nothing is changed. The exit code is 1 if there is any finding.
+    sources. Roots that other nodes than the trusted publishers have published are findings. Runs in the session of
+    `posthouse pipeline serve` if there is one. Nothing is changed. The exit code is 1 if there is any finding.
 
     For example:
 
         posthouse pipeline audit
+        posthouse pipeline audit --derived
         posthouse pipeline audit --source ~/.posthouse/relay --lake /data/lake
         posthouse pipeline audit --source relay.db --json
     """
-    from posthouse.pipeline.audit.audit import audit as run
-
-    lake = pipeline_options.open_lake()
-    has_lake = bool(lake.names())
-    sources = open_sources(pipeline_options) if pipeline_options.source or not has_lake else []
-    spark = pipeline_options.session()
-    try:
-        report = run(spark, lake if has_lake else None, sources)
-    finally:
-        spark.stop()
+    report = audit_with(pipeline_options, is_derived=derived)
     _show_audit(output, report)
     return Exit.REFUSED if report.total else Exit.OK
 
@@ -163,9 +164,12 @@ def _show_audit(output: Output, report: Report) -> None:
         output.result(
             None, table(("findings", "code", "meaning"), [(n, c, CODES[c]) for c, n in sorted(report.counts.items())])
         )
-    audited = f"{report.records:,} records and {report.events:,} events"
+    audited = f"{report.records:,} records, {report.events:,} events and {report.seals:,} seals"
+    if report.derived:
+        audited += f", {report.derived} tables computed again"
     shown = f"{report.total:,} findings in {audited}" if report.total else f"{audited}: no findings"
-    value = {"records": report.records, "events": report.events, "findings": report.total, "codes": dict(report.counts)}
+    checked = {name: getattr(report, name) for name in ("records", "events", "seals", "derived")}
+    value = checked | {"findings": report.total, "codes": dict(report.counts)}
     output.result(value, shown)
 
 
@@ -174,6 +178,7 @@ app = noun(
 )
 app.command(run, name="run")
 app.command(query, name="query")
+app.command(show, name="show")
 app.command(shell, name="shell")
 app.command(serve, name="serve")
 app.command(audit, name="audit")

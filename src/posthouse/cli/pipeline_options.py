@@ -8,19 +8,21 @@ files directly and relays with a token that is requested here. The pipeline is i
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
 from posthouse.cli.config import Settings, load_settings, split_pair
-from posthouse.cli.options import KeyFile, RelayOptions, load_key
-from posthouse.model.errors import error
+from posthouse.cli.options import KeyFile, RelayOptions, key_path, load_key, parse_duration
+from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from posthouse.pipeline.connector.source_access import Access
+    from posthouse.pipeline.gold_reader import Selection
     from posthouse.pipeline.lake import Lake
 
 
@@ -63,6 +65,13 @@ class PipelineOptions:
         str | None,
         Parameter(help="Python of Spark's executors [default: PYSPARK_PYTHON, else the Python of this command]."),
     ] = None
+    cds: Annotated[
+        bool | None,
+        Parameter(
+            show_default=False,
+            help="Start Spark from an archive of its classes, made once in the background [default: yes].",
+        ),
+    ] = None
     key_file: KeyFile = None
 
     def settings(self) -> Settings:
@@ -71,6 +80,7 @@ class PipelineOptions:
             "pipeline.lake": self.lake,
             "pipeline.master": self.master,
             "pipeline.executor_python": self.executor_python,
+            "pipeline.cds": self.cds,
         }
         return load_settings(given)
 
@@ -80,17 +90,19 @@ class PipelineOptions:
 
         return Lake(self.settings().text("pipeline.lake"))
 
-    def session(self) -> SparkSession:
-        """Start Spark, or return the running session."""
+    def session(self, *, is_brief: bool = False, settings: Mapping[str, str] | None = None) -> SparkSession:
+        """Start Spark, or return the running session; `is_brief` for a command that takes seconds."""
         from posthouse.pipeline.session import spark_session
 
-        settings = self.settings()
+        own = self.settings()
         return spark_session(
-            settings.text("pipeline.master"),
-            driver_memory_mb=settings.integer("pipeline.driver_memory_mb"),
-            settings=self.spark_settings(),
-            python=settings.optional_text("pipeline.executor_python"),
+            own.text("pipeline.master"),
+            driver_memory_mb=own.integer("pipeline.driver_memory_mb"),
+            settings={**(settings or {}), **self.spark_settings()},
+            python=own.optional_text("pipeline.executor_python"),
             executor_environ=self.open_lake().storage.environment(),
+            uses_cds=own.is_on("pipeline.cds"),
+            is_brief=is_brief,
         )
 
     def spark_settings(self) -> dict[str, str]:
@@ -108,6 +120,17 @@ class PipelineOptions:
         if not found:
             raise error("usage", text="there is no store on this host", hint="Name one with --source FILE or URL.")
         return found
+
+    def publishers(self) -> list[str]:
+        """Return the nodes of the setting, whose published roots count."""
+        from posthouse.model.node import validate_node_id
+
+        given = self.settings().text("pipeline.publishers").replace(",", " ").split()
+        return [validate_node_id(each) for each in given]
+
+    def own_node(self) -> str:
+        """Return the id of this node, "" if it has no key."""
+        return load_key(self.key_file).node if key_path(self.key_file).exists() else ""
 
     def relay_options(self, relay: str | None = None) -> RelayOptions:
         """Return the options of a connection to a relay, with the key of this command."""
@@ -128,6 +151,51 @@ def _stores_of_host(settings: Settings) -> tuple[str, ...]:
 
 #: The default of every command's `pipeline_options`.
 DEFAULT_PIPELINE = PipelineOptions()
+_PERIOD_GROUP = Group("Period", sort_key=3)
+
+
+@Parameter(name="*", group=_PERIOD_GROUP)
+@dataclass(frozen=True)
+class PeriodOptions:
+    """The part of the history that a command looks at."""
+
+    since: Annotated[str | None, Parameter(help="First UTC day, as 2026-11-01, or how long ago: 7d, 12h.")] = None
+    until: Annotated[str | None, Parameter(help="Last UTC day, as 2026-11-30, or how long ago: 1d.")] = None
+    mesh: Annotated[str | None, Parameter(help="Only this mesh.")] = None
+    agent: Annotated[str | None, Parameter(help="Only this agent: its name, NAME@HOST, or its id.")] = None
+
+    def selection(self) -> Selection:
+        """Return the selection; raise a usage error for a day that is none, or an end before the start."""
+        from posthouse.pipeline.gold_reader import Selection
+
+        first, last = _day_of(self.since, "--since"), _day_of(self.until, "--until")
+        if first is not None and last is not None and last < first:
+            raise error("usage", text=f"--until {last} is before --since {first}")
+        return Selection(first, last, self.mesh, self.agent)
+
+
+WHOLE = PeriodOptions()
+
+
+def _day_of(text: str | None, option: str) -> str | None:
+    """Return a day, given as such or as a time before now."""
+    from datetime import date
+
+    from posthouse.model.clock import format_utc, system_clock
+    from posthouse.model.limits import SECOND_NS
+
+    if text is None:
+        return None
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        pass
+    try:
+        at_ns = system_clock().wall_ns() - round(parse_duration(text) * SECOND_NS)
+        return format_utc(at_ns).partition("T")[0]
+    except PosthouseError as fault:
+        hint = "Give a UTC day, as 2026-11-01, or how long ago: 7d, 12h."
+        raise error("usage", text=f"{option} {text!r} is neither a day nor a duration", hint=hint) from fault
 
 
 def open_sources(pipeline_options: PipelineOptions) -> list[Access]:

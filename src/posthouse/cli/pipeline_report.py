@@ -7,6 +7,7 @@ directory with the real relay, locks and bus.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,16 +17,14 @@ from cyclopts import Parameter
 
 from posthouse.cli.config import load_settings
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions
+from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, WHOLE, PeriodOptions, PipelineOptions, open_sources
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from posthouse.pipeline.audit.audit import Report
+    from posthouse.pipeline.gold_reader import Selection
     from posthouse.pipeline.lake import Lake
-    from posthouse.pipeline.report.figures import AuditSummary
     from posthouse.pipeline.whatif.proposed_rules import Proposal
-    from posthouse.pipeline.whatif.simulation import Simulation
 
 
 FILE_NAME = "report.html"
@@ -36,54 +35,65 @@ def report(
     to: Annotated[Path | None, Parameter(help="File to write [default: report.html in the lake].")] = None,
     open: Annotated[bool, Parameter(negative=(), help="Open the report in the browser.")] = False,  # noqa: A002 - the name of the option
     audit: Annotated[bool, Parameter(help="Also audit the lake and include the findings.")] = True,
+    period: PeriodOptions = WHOLE,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     """Write a report of the lake as one HTML page, which needs no network and has no scripts.
 
+    With --since it compares the period with the one of the same length before. Only the audit needs Spark, and it runs
+    in the session of `posthouse pipeline serve` if there is one.
+
     For example:
 
         posthouse pipeline report --open
-        posthouse pipeline report --to /tmp/week.html --no-audit
+        posthouse pipeline report --since 7d --to /tmp/week.html
+        posthouse pipeline report --agent claude@laptop --since 2026-11-01 --until 2026-11-15 --no-audit
     """
     from posthouse.pipeline.query import refuse_empty
 
-    lake = pipeline_options.open_lake()
+    lake, selection = pipeline_options.open_lake(), period.selection()
     refuse_empty(lake)
-    spark = pipeline_options.session()
-    try:
-        path = write_report(spark, lake, to, is_audited=audit)
-    finally:
-        spark.stop()
+    path = write_report(lake, to, audit_with(pipeline_options, is_brief=True) if audit else None, selection)
     output.result({"path": path}, str(path))
     if open:
         show_page(path)
 
 
-def write_report(spark: SparkSession, lake: Lake, to: Path | None, *, is_audited: bool) -> Path:
+def audit_with(pipeline_options: PipelineOptions, *, is_derived: bool = False, is_brief: bool = False) -> Report:
+    """Audit the lake and the given sources, in the session of a running server or in one of its own."""
+    from posthouse.pipeline.audit.audit import Report
+    from posthouse.pipeline.serve import AuditRequest, SourceRequest, ask_server_for, run_audit
+
+    lake = pipeline_options.open_lake()
+    sources = open_sources(pipeline_options) if pipeline_options.source or not lake.names() else []
+    request = AuditRequest(
+        [SourceRequest(each.url, each.token, each.tls_ca) for each in sources],
+        is_derived,
+        pipeline_options.publishers(),
+        pipeline_options.own_node(),
+    )
+    found = ask_server_for(lake.path, audit=request)
+    if found is None:
+        spark = pipeline_options.session(is_brief=is_brief)
+        try:
+            found = run_audit(spark, lake, request)
+        finally:
+            spark.stop()
+    return Report.of_value(found)
+
+
+def write_report(lake: Lake, to: Path | None, audited: Report | None, selection: Selection | None = None) -> Path:
     """Write the report and return its path."""
     from posthouse.files import write_atomic
     from posthouse.model.clock import system_clock
     from posthouse.pipeline.report.gather_figures import gather_figures
     from posthouse.pipeline.report.page import render_page
 
-    summary = summarise_audit(spark, lake) if is_audited else None
-    page = render_page(gather_figures(spark, lake, system_clock(), summary))
+    page = render_page(gather_figures(lake, system_clock(), audited, selection))
     path = (lake.path / FILE_NAME if to is None else to).absolute()
     write_atomic(path, page.encode())
     return path
-
-
-def summarise_audit(spark: SparkSession, lake: Lake) -> AuditSummary:
-    """Audit the lake and return the summary for the report."""
-    from posthouse.pipeline.audit.audit import lake_frames
-    from posthouse.pipeline.audit.finding import CODES
-    from posthouse.pipeline.audit.spark_audit import audit_frames
-    from posthouse.pipeline.report.figures import AuditSummary, Ranked
-
-    audited = audit_frames(lake_frames(spark, lake))
-    counts = sorted(audited.counts.items(), key=lambda item: (-item[1], item[0]))
-    return AuditSummary(audited.records, tuple(Ranked(code, count, CODES.get(code, "")) for code, count in counts))
 
 
 def show_page(path: Path) -> None:
@@ -104,7 +114,7 @@ def whatif(
     """Simulate other bus rules on the whole history in the lake and compare the outcome with what happened.
 
     Shows the accepted messages that would have been refused, and the actual and simulated number of refusals per code,
-    key and minute. Nothing is changed.
+    key and minute. Runs in the session of `posthouse pipeline serve` if there is one. Nothing is changed.
 
     For example:
 
@@ -112,38 +122,39 @@ def whatif(
         posthouse pipeline whatif --config new.json --rules access-rules.json --json
     """
     from posthouse.pipeline.query import refuse_empty
-    from posthouse.pipeline.whatif.proposed_rules import read_proposal
-    from posthouse.pipeline.whatif.simulation import bus_journal, simulate_history
+    from posthouse.pipeline.serve import WhatIfRequest, ask_server_for, run_whatif
+    from posthouse.pipeline.whatif.proposed_rules import parse_proposal
 
     if config is None and rules is None:
         raise error("usage", text="no rules to simulate", hint="Give --config FILE, --rules FILE, or both.")
-    proposal = read_proposal(config, rules)
+    request = WhatIfRequest(_content(config), _content(rules), limit)
+    parse_proposal(request.config, request.rules)  # fail before Spark starts
     lake = pipeline_options.open_lake()
     refuse_empty(lake)
-    spark = pipeline_options.session()
+    found = ask_server_for(lake.path, whatif=request)
+    if found is None:
+        spark = pipeline_options.session()
+        try:
+            found = run_whatif(spark, lake, request)
+        finally:
+            spark.stop()
+    show_whatif(found, output)
+
+
+def _content(path: Path | None) -> bytes | None:
     try:
-        show_whatif(simulate_history(bus_journal(spark, lake), proposal), output, limit)
-    finally:
-        spark.stop()
+        return None if path is None else path.read_bytes()
+    except OSError as failure:
+        raise error("config_unreadable", path=str(path), reason=failure.strerror or str(failure)) from failure
 
 
-def show_whatif(simulation: Simulation, output: Output, limit: int) -> None:
-    """Show the differences between the history and the simulation."""
-    from pyspark.sql import functions as f
+def show_whatif(found: Mapping[str, Any], output: Output) -> None:
+    """Show the differences between the history and a simulation, as `compare` returns them."""
+    from posthouse.pipeline.whatif.proposed_rules import COMPARED
 
-    simulation.attempts.cache()
-    totals = simulation.refusals.groupBy("code").agg(f.sum("was").alias("was"), f.sum("would").alias("would"))
-    refused = simulation.accepted.where("would IS NOT NULL")
-    changed = simulation.refusals.where("was <> would")
-    _show_table(output, "totals", ("code", "was", "would"), totals.orderBy("code").collect())
-    columns = ("created_ms", "sender", "subject", "id", "would", "text")
-    rows = refused.orderBy("created_ms", "id", "subject").select(*columns).limit(limit).collect()
-    _show_table(output, "accepted", columns, rows)
-    keys = ("code", "key", "minute", "was", "would")
-    _show_table(output, "refusals", keys, changed.orderBy("minute", "code", "key").select(*keys).limit(limit).collect())
-    count = simulation.accepted.agg(f.count("*"), f.count("would")).first()
-    assert count is not None
-    output.note(f"{count[1]:,} of {count[0]:,} accepted messages would have been refused")
+    for kind, columns in COMPARED.items():
+        _show_table(output, kind, columns, found[kind])
+    output.note(f"{found['would_be_refused']:,} of {found['messages']:,} accepted messages would have been refused")
 
 
 def _show_table(output: Output, kind: str, columns: tuple[str, ...], rows: list[Any]) -> None:
@@ -193,10 +204,12 @@ def demo(
         posthouse pipeline demo --agents 20 --messages 20000 --no-open
     """
     from posthouse.cli.log import log_to_stderr
+    from posthouse.pipeline.audit.audit import Report
     from posthouse.pipeline.connector.source_access import Access
     from posthouse.pipeline.demo.demo_history import make_history
     from posthouse.pipeline.run.lake_run import bring_up_to_date
-    from posthouse.pipeline.whatif.simulation import bus_journal, simulate_history
+    from posthouse.pipeline.serve import AuditRequest, run_audit
+    from posthouse.pipeline.whatif.simulation import bus_journal, compare, simulate_history
 
     log_to_stderr(load_settings({"log.level": "warning"}))  # at level info the relay of the demo logs every hour
     directory = Path(tempfile.mkdtemp(prefix="posthouse-demo-")) if to is None else to.absolute()
@@ -207,10 +220,11 @@ def demo(
     try:
         done = bring_up_to_date(spark, lake, [Access(source) for source in history.sources])
         output.note(f"{done.rows:,} rows are in the lake; simulating mailboxes of half the size")
-        show_whatif(simulate_history(bus_journal(spark, lake), _halved()), output, limit=5)
-        path = write_report(spark, lake, None, is_audited=True)
+        show_whatif(compare(simulate_history(bus_journal(spark, lake), _halved()), limit=5), output)
+        audited = Report.of_value(run_audit(spark, lake, AuditRequest()))
     finally:
         spark.stop()
+    path = write_report(lake, None, audited)
     output.result({"path": path, "lake": lake.location, "sources": history.sources}, f"report: {path}")
     if open:
         show_page(path)

@@ -43,6 +43,7 @@ from posthouse.model.limits import DAY_S, MILLISECOND_NS
 from posthouse.model.node import node_from_hex, node_hex
 from posthouse.model.subjects import matches
 from posthouse.model.ulid import validate_ulid
+from posthouse.model.usage import with_usage
 
 
 class BridgeSubjects:
@@ -145,7 +146,7 @@ def _usage(value: Any) -> dict[str, Any] | None:
         usage = msgspec.convert(value, Usage)
     except msgspec.ValidationError:
         return None
-    return {"usage": {name: getattr(usage, name) for name in usage.__struct_fields__}}
+    return with_usage(None, usage)
 
 
 def _mesh_id(payload: Any, name: str) -> str | None:

@@ -25,7 +25,7 @@ from posthouse.client.daemon import AsyncDaemonClient, DaemonAddress
 from posthouse.mcp import protocol
 from posthouse.mcp.protocol import Message, ProtocolError
 from posthouse.mcp.refusals import refused
-from posthouse.mcp.tool import ToolCall, ToolSpec, meta_key
+from posthouse.mcp.tool import ToolCall, ToolSpec, meta_key, meta_usage
 from posthouse.mcp.tools.lock import LOCK, RESERVE
 from posthouse.mcp.tools.reading import HISTORY, INBOX, READ, WAIT
 from posthouse.mcp.tools.sending import SEND, STATUS
@@ -225,7 +225,8 @@ class McpSession:
 
         key = meta_key(meta) or repeatable_key(self._key, message["id"])
         client = self._server.client(agent, self._mesh)
-        return ToolCall(tool.name, client, agent, report, key, self._server.wait_max_s, self._project)
+        usage = meta_usage(meta)
+        return ToolCall(tool.name, client, agent, report, key, self._server.wait_max_s, self._project, usage)
 
 
 def repeatable_key(session: str, request_id: int | str) -> str:

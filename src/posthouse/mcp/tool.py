@@ -23,11 +23,14 @@ from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import error
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.message import validate_client_message_id
+from posthouse.model.usage import usage_fields
 
 PROGRESS_EVERY_S = 5.0  # often enough for clients that give up on silence, rare enough to cost nothing
 #: callback(seconds passed, seconds in all, message)
 ReportProgress = Callable[[float, float, str], Awaitable[None]]
 #: in order of preference; the second is the id that Claude Code gives each use of a tool
+#: usage of a message in `_meta`, from programs that know it better than their model
+META_USAGE = "posthouse/usage"
 META_NAMES = ("posthouse/idempotencyKey", "claudecode/toolUseId")
 
 
@@ -38,6 +41,16 @@ def meta_key(meta: Mapping[str, Any]) -> str | None:
         if value is not None:
             return validate_client_message_id(value if isinstance(value, str) else str(value))
     return None
+
+
+def meta_usage(meta: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the usage in `_meta` of a request; an invalid one is refused, never ignored."""
+    value = meta.get(META_USAGE)
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise error("value_invalid", name=META_USAGE, reason="it is not an object")
+    return usage_fields(value)
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,8 @@ class ToolCall:
     wait_max_s: int
     #: directory that the agent's program works in, if it is known
     project: str | None = None
+    #: usage that the request carries in `_meta`
+    usage: Mapping[str, Any] | None = None
     progress_every_s: float = PROGRESS_EVERY_S
     clock: Clock = field(default_factory=system_clock)
 
@@ -106,12 +121,16 @@ class ToolSpec:
     has_output_schema: bool = False
     #: arguments whose maximum is the longest wait of a call
     bounded_by_wait: tuple[str, ...] = ()
+    #: arguments that the tool takes but does not show: programs give them, models never could
+    unlisted: tuple[str, ...] = ()
 
     def definition(self, wait_max_s: int) -> dict[str, Any]:
         """Return the tool as `tools/list` shows it."""
         arguments = schema_of(self.arguments)
         for name in self.bounded_by_wait:
             arguments["properties"][name]["maximum"] = wait_max_s
+        for name in self.unlisted:
+            del arguments["properties"][name]
         shown: dict[str, Any] = {"name": self.name, "description": self.description, "inputSchema": arguments}
         if self.has_output_schema:
             shown["outputSchema"] = schema_of(self.answer)

@@ -83,12 +83,14 @@ class ResponseContext(_Checked, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class Usage(_Checked, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Model usage and cost of a message; the pipeline computes cost figures from it."""
+    """Model usage and cost of a message; posthouse.model.usage documents the fields."""
 
     model: str
-    input_tokens: NonNegative
-    output_tokens: NonNegative
-    cost_usd: Annotated[float, msgspec.Meta(ge=0)]
+    input_tokens: NonNegative = 0
+    output_tokens: NonNegative = 0
+    cached_tokens: NonNegative = 0
+    cost_usd: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    task: str | None = None
 
 
 class StandardPayload(_Checked, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.pipeline.session.spark import is_connect
+from posthouse.pipeline.session.spark import is_connect, spark_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,11 +55,6 @@ def refuse_connect(spark: SparkSession) -> None:
     """Raise session_not_classic for a session of Spark Connect: the guard needs the parser in the JVM."""
     if is_connect(spark):
         raise error("session_not_classic")
-
-
-def spark_reason(failure: Exception) -> str:
-    """Return the first line of Spark's message, without the state code."""
-    return str(failure).strip().partition("\n")[0].partition(" SQLSTATE")[0]
 
 
 class _Guard:

@@ -16,7 +16,14 @@ from posthouse.model.clock import SystemClock
 from posthouse.model.event import LAKE_ROOT
 from posthouse.pipeline.audit.audit import Report, Sources, _check_lake_roots, audit, lake_frames
 from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.seals import PublishedRoot, RootEvent, _layers, audit_lake, read_published
+from posthouse.pipeline.audit.seals import (
+    PublishedRoot,
+    RootEvent,
+    _layers,
+    audit_lake,
+    read_published,
+    split_publishers,
+)
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.run.copy_feeds import Copier, ignore_step
@@ -115,6 +122,28 @@ def test_a_forged_store_does_not_lead_to_the_root_that_it_holds(
     assert list(sources.check_published(read_published(sources.frames().events))) == []
     report = audit(spark, None, [Access(str(edit_store(sealed, tmp_path / "relay.db")))])
     assert [(finding.code, finding.store) for finding in report.findings] == [("store_altered", "relay")]
+
+
+def test_root_of_a_publisher_that_is_not_trusted_is_a_finding_and_proves_nothing(
+    spark: SparkSession, sealed: Sealed
+) -> None:
+    frames = lake_frames(spark, sealed.lake)
+    publisher = read_published(frames.events)[0].publisher
+    assert publisher.startswith("ed25519:")
+    other = f"ed25519:{'0' * 64}"
+    found = _check_lake_roots(spark, sealed.lake, frames, [other])
+    assert [(finding.code, publisher in finding.detail) for finding in found] == [("root_untrusted", True)]
+    assert _check_lake_roots(spark, sealed.lake, frames, [publisher]) == []
+
+
+def test_node_that_published_roots_needs_no_list_to_distrust_others() -> None:
+    mine = RootEvent(PublishedRoot("e", "journal", 0, 9, "aa"), "1", 1, "ed25519:me")
+    forged = RootEvent(PublishedRoot("e", "journal", 0, 9, "bb"), "2", 2, "ed25519:other")
+    kept, findings = split_publishers([mine, forged], [], "ed25519:me")
+    assert kept == [mine]
+    assert [(finding.code, finding.ref) for finding in findings] == [("root_untrusted", "2")]
+    assert split_publishers([mine, forged], [], "") == ([mine, forged], [])  # this node is none of the publishers
+    assert split_publishers([mine, forged], ["ed25519:other"], "ed25519:me") == ([mine, forged], [])
 
 
 def test_roots_of_several_lakes_are_compared_without_overlap() -> None:

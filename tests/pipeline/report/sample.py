@@ -5,7 +5,21 @@ from __future__ import annotations
 import math
 from random import Random
 
-from posthouse.pipeline.report.figures import AuditSummary, Contention, Cost, Edge, Figures, Hour, Latency, Ranked
+from posthouse.pipeline.report.figures import (
+    AgentHealth,
+    AuditSummary,
+    Contention,
+    Cost,
+    Edge,
+    Figures,
+    Hour,
+    Latency,
+    Ranked,
+    SlowAnswer,
+    Totals,
+    Trace,
+    TraceStep,
+)
 
 FIRST_HOUR = 20_514 * 24
 HOSTILE = (
@@ -28,6 +42,8 @@ NAMES = (
     "surveyor",
     "scribe",
 )
+RECORDS = ("message.accepted", "delivery.sent", "delivery.confirmed")
+HOUR_NS = 3_600_000_000_000
 MODELS = ("granite-large", "granite-small", "heron-2", "heron-2-mini")
 
 
@@ -39,10 +55,12 @@ def make_sample(names: tuple[str, ...] = NAMES, days: int = 7, audit: AuditSumma
         busy = max(0.0, math.sin((number % 24 - 6) / 24 * 2 * math.pi)) ** 2 * rng.uniform(0.6, 1.3)
         for source, size in (("relay", 34), ("bus", 22)):
             messages = round(size * busy)
-            hours.append(Hour(FIRST_HOUR + number, source, messages, round(messages * 1.6)))
+            opened, failed = round(messages * 1.6), round(messages * rng.uniform(0, 0.2))
+            hours.append(Hour(FIRST_HOUR + number, source, messages, opened, opened - failed, failed))
             if messages:
                 p50 = rng.lognormvariate(6.5 if source == "relay" else 7.5, 0.5)
-                latency.append(Latency(FIRST_HOUR + number, source, messages, p50, p50 * rng.uniform(3, 400)))
+                p90 = p50 * rng.uniform(3, 60)
+                latency.append(Latency(FIRST_HOUR + number, source, messages, p50, p90, p90 * rng.uniform(1.5, 20)))
     return Figures(
         made_at_s=1_773_100_000,
         hours=tuple(hours),
@@ -51,6 +69,10 @@ def make_sample(names: tuple[str, ...] = NAMES, days: int = 7, audit: AuditSumma
             *(Ranked("expired", 122), Ranked("blocked", 9), Ranked("removed", 14)),
         ),
         latency=tuple(latency),
+        agents=tuple(_agent(rng, name) for name in names),
+        slow_answers=tuple(
+            SlowAnswer(names[at], names[-1 - at], 9e6 / (at + 1), f"{at:064x}") for at in range(len(names[:5]))
+        ),
         costs=tuple(
             Cost(f"2026-03-{2 + day:02d}", model, rng.uniform(0.2, 3.5) / (at + 1))
             for day in range(min(days, 28))
@@ -75,6 +97,31 @@ def make_sample(names: tuple[str, ...] = NAMES, days: int = 7, audit: AuditSumma
             "bus": _edges(rng, tuple(f"agents.{name}.inbox" for name in names)),
         },
         audit=audit,
+        traces=tuple(
+            Trace(f"{at:064x}", tuple(TraceStep(FIRST_HOUR * HOUR_NS + at, what, names[at]) for what in RECORDS))
+            for at in range(3)
+        ),
+        now=Totals(4_012, 6_440, 6_103, 247, 812.0, 61.4, 301, 1_900_000),
+        before=Totals(3_870, 6_002, 5_801, 203, 1_204.0, 48.2, 0, 2_100_000),
+    )
+
+
+def _agent(rng: Random, name: str) -> AgentHealth:
+    p50 = rng.lognormvariate(6.5, 0.5)
+    return AgentHealth(
+        name,
+        sent=rng.randrange(900),
+        received=rng.randrange(900),
+        waiting=rng.randrange(3),
+        failed=rng.randrange(12),
+        p50_ms=p50,
+        p90_ms=p50 * 8,
+        refused=rng.randrange(40),
+        loops_stopped=rng.randrange(2),
+        lock_waits=rng.randrange(9),
+        lock_wait_ms=41_000,
+        answer_ms=p50 * 30,
+        cost_usd=rng.uniform(0, 12),
     )
 
 

@@ -79,7 +79,7 @@ def test_page_is_readable_at_every_width_in_both_schemes(
     assert shown.requests == [path.as_uri()]
     assert not shown.scrolls_sideways()
     assert shown.page.evaluate(MEASURE) == NOTHING
-    assert shown.page.locator("svg:visible").count() == 5
+    assert shown.page.locator("svg:visible").count() == 7
     shown.page.close()
 
 
@@ -91,6 +91,26 @@ def test_dark_and_light_are_different_pages_to_the_eye(browser: Browser, tmp_pat
         colours.add(shown.page.evaluate("getComputedStyle(document.body).backgroundColor"))
         shown.page.close()
     assert len(colours) == 2
+
+
+def test_link_shows_the_trace_that_was_hidden_and_the_measure_accepts_it(browser: Browser, tmp_path: Path) -> None:
+    shown = Shown(browser, written(tmp_path, make_sample()), WIDTHS["phone"], "light")
+    traces = shown.page.locator("section.trace:visible")
+    assert traces.count() == 0
+    shown.page.get_by_role("link", name="trace").first.click()
+    assert traces.count() == 1
+    assert "message.accepted" in traces.inner_text()
+    assert not shown.scrolls_sideways()
+    assert shown.page.evaluate(MEASURE) == NOTHING
+    shown.page.close()
+
+
+def test_page_prints_light_from_a_dark_screen(browser: Browser, tmp_path: Path) -> None:
+    shown = Shown(browser, written(tmp_path, make_sample()), WIDTHS["laptop"], "dark")
+    shown.page.emulate_media(media="print")
+    assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert shown.page.evaluate(MEASURE) == NOTHING
+    shown.page.close()
 
 
 @pytest.mark.parametrize("size", ["laptop", "phone"])

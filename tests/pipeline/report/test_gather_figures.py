@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +16,12 @@ from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
 from posthouse.model.access_rules import AccessRules
 from posthouse.model.clock import FakeClock
+from posthouse.model.errors import PosthouseError
+from posthouse.pipeline.audit.derived import check_derived
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.demo.bus_scene import CYCLE_RULE, RELIABILITY, RULES
 from posthouse.pipeline.demo.demo_history import DemoHistory, make_history
+from posthouse.pipeline.gold_reader import GoldReader, Selection
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.report.figures import Figures
 from posthouse.pipeline.report.gather_figures import gather_figures
@@ -23,6 +30,7 @@ from posthouse.pipeline.run.lake_run import bring_up_to_date
 from posthouse.pipeline.whatif.proposed_rules import BudgetProposal, Proposal
 from posthouse.pipeline.whatif.simulation import bus_journal, simulate_history
 from posthouse.sqlite.connection import open_reader
+from tests.pipeline.audit.forging import rewrite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +52,8 @@ def lake(history: DemoHistory, spark: SparkSession) -> Lake:
 
 
 @pytest.fixture(scope="module")
-def figures(lake: Lake, spark: SparkSession) -> Figures:
-    return gather_figures(spark, lake, FakeClock())
+def figures(lake: Lake) -> Figures:
+    return gather_figures(lake, FakeClock())
 
 
 def records_of(path: Path) -> list[Record]:
@@ -68,17 +76,57 @@ def test_figures_are_what_the_journals_say(history: DemoHistory, figures: Figure
     counted = sum(r.decoded_body()["count"] for r in [*relay, *bus] if r.type in ("refused", "bus.refused"))
     counted += sum("refused" in r.decoded_body() for r in bus if r.type == "bus.dead")  # those that left a letter
     assert sum(row.value for row in figures.refusals) == counted
-    assert figures.cost_usd > 0 and figures.tokens > 0
+    assert figures.now.cost_usd > 0 and figures.tokens > 0
+    assert sum(agent.sent for agent in figures.agents) == figures.now.messages
+    assert sum(agent.received for agent in figures.agents) == figures.now.deliveries
+    assert sum(agent.failed for agent in figures.agents) == figures.now.failed > 0
+    assert sum(agent.refused for agent in figures.agents) == figures.now.refused
+    waited = [
+        r.decoded_body()["wait_ms"] for r in relay if r.type.startswith("lock.") and "wait_ms" in r.decoded_body()
+    ]
+    assert sum(agent.lock_waits for agent in figures.agents) == len(waited)
+    assert figures.now.lock_wait_ms == sum(waited)
 
 
-def test_members_are_called_by_their_names(figures: Figures) -> None:
-    names = {name for edge in figures.edges["relay"] for name in (edge.sender, edge.recipient)}
-    assert names and names <= {"planner", "coder", "reviewer", "tester", "librarian", "herald"}
+def test_an_agent_has_one_name_on_bus_and_relay(figures: Figures) -> None:
+    cast = {"planner", "coder", "reviewer", "tester", "librarian", "herald"}
+    for source in ("relay", "bus"):
+        assert {edge.sender for edge in figures.edges[source]} - {"visitors.guest"} <= cast
+    assert {agent.agent for agent in figures.agents} >= cast
+    assert len({agent.agent for agent in figures.agents}) == len(figures.agents)
+
+
+def test_slowest_answers_lead_to_the_trace_of_the_question(figures: Figures) -> None:
+    assert figures.slow_answers
+    times = [answer.answer_ms for answer in figures.slow_answers]
+    assert times == sorted(times, reverse=True) and times[0] > 0
+    first = figures.slow_answers[0]
+    trace = next(each for each in figures.traces if each.message_id == first.message_id)
+    assert trace.steps[0].what in ("message.accepted", "bus.published")
+
+
+def test_selection_by_agent_and_days_adds_up_to_the_whole(lake: Lake, figures: Figures) -> None:
+    by_agent = [gather_figures(lake, FakeClock(), None, Selection(agent=each.agent)) for each in figures.agents]
+    assert sum(each.now.messages for each in by_agent) == figures.now.messages
+    assert sum(each.now.cost_usd for each in by_agent) == pytest.approx(figures.now.cost_usd)
+    days = sorted({row["day"] for row in GoldReader(lake, Selection()).traffic()})
+    early = gather_figures(lake, FakeClock(), None, Selection(last_day=days[2]))
+    late = gather_figures(lake, FakeClock(), None, Selection(first_day=days[3]))
+    assert early.now.messages + late.now.messages == figures.now.messages
+    assert late.before is not None and 0 < late.before.messages <= early.now.messages
+    mesh = gather_figures(lake, FakeClock(), None, Selection(mesh="main"))
+    assert {hour.source for hour in mesh.hours} == {"relay"}
+
+
+def test_unknown_agent_is_refused_with_the_nearest_names(lake: Lake) -> None:
+    with pytest.raises(PosthouseError) as refused:
+        GoldReader(lake, Selection(agent="plannr"))
+    assert refused.value.code == "usage" and "planner" in refused.value.hint
 
 
 def test_page_of_the_lake_shows_every_card(figures: Figures) -> None:
     page = render_page(figures)
-    for title in ("Traffic", "Cost per day", "Refusals", "Contention", "by relay", "on the bus", "Delivery latency"):
+    for title in ("Traffic", "Cost per day", "Refusals", "Contention", "by relay", "on the bus", "Agents"):
         assert title in page
     assert "deploy/production" in page
 
@@ -89,3 +137,59 @@ def test_lake_judged_by_the_rules_in_force_differs_in_nothing(lake: Lake, spark:
     assert judgement.accepted.where("would IS NOT NULL").count() == 0
     assert judgement.refusals.count() > 0
     assert judgement.refusals.where("was <> would").count() == 0
+
+
+def test_changed_row_of_silver_or_gold_is_found_by_computing_it_again(
+    lake: Lake, spark: SparkSession, tmp_path: Path
+) -> None:
+    shutil.copytree(lake.path, tmp_path / "lake")
+    planted = Lake(tmp_path / "lake")
+    rewrite(planted, "silver_deliveries", lambda row: row.update(sender="somebody else"))
+    rewrite(planted, "gold_cost_daily", lambda row: row.update(messages=int(str(row["messages"])) + 1))
+    findings, tables = check_derived(spark, planted)
+    assert tables > 10
+    assert {finding.code for finding in findings} == {"derived_differs"}
+    assert Counter(finding.detail.partition(":")[0] for finding in findings) == {
+        "silver_deliveries": 2,  # the row that is there, and the one that should be
+        "gold_cost_daily": 2,
+    }
+    assert any("sender=somebody else" in finding.detail for finding in findings)
+
+
+def test_tables_that_a_killed_run_left_behind_are_not_taken_for_changed_ones(
+    history: DemoHistory, lake: Lake, spark: SparkSession, tmp_path: Path
+) -> None:
+    shutil.copytree(lake.path, tmp_path / "lake")
+    behind = Lake(tmp_path / "lake")
+    shutil.rmtree(tmp_path / "lake" / "gold_cost_daily")
+    with pytest.raises(PosthouseError) as refused:
+        check_derived(spark, behind)
+    assert refused.value.code == "lake_outdated" and "gold_cost_daily" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("question", "columns"),
+    [
+        (("cost", "--by", "agent", "--by", "day"), {"agent", "day", "cost_usd", "input_tokens", "output_tokens"}),
+        (("traffic",), {"day", "source", "messages", "delivered", "failed"}),
+        (("health",), {"agent", "waiting", "failed", "p50_ms", "loops_stopped", "lock_waits"}),
+    ],
+)
+def test_fixed_questions_are_answered_without_spark(
+    lake: Lake, figures: Figures, question: tuple[str, ...], columns: set[str]
+) -> None:
+    """In a process of its own, which afterwards has not even imported pyspark."""
+    script = (
+        "import sys\nfrom posthouse.cli.main import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit as ended:\n    assert not ended.code\n"
+        "assert 'pyspark' not in sys.modules\n"
+    )
+    command = [sys.executable, "-c", script, "pipeline", "show", *question, "--lake", str(lake.path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert rows and columns <= set(rows[0])
+    if question[0] == "traffic":
+        assert sum(row["messages"] for row in rows) == figures.now.messages
+    if question[0] == "cost":
+        assert sum(row["cost_usd"] for row in rows) == pytest.approx(figures.now.cost_usd)

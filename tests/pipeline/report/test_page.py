@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from posthouse.pipeline.report.figures import AuditSummary, Figures, Ranked
+from posthouse.pipeline.report.figures import AuditSummary, Figures, FoundDetail, Ranked
 from posthouse.pipeline.report.page import render_page
 from tests.pipeline.report.sample import HOSTILE, NAMES, make_sample
 
@@ -13,7 +13,8 @@ def test_page_asks_nothing_of_the_network_and_holds_no_script() -> None:
     page = render_page(make_sample())
     assert "default-src 'none'" in page.replace("&#x27;", "'")
     assert not re.search(r"<(script|link|iframe|img|object)\b", page)
-    assert not re.search(r"(src|href)=|url\(|@import", page)
+    assert not re.search(r"src=|url\(|@import", page)
+    assert set(re.findall(r'href="(.)', page)) == {"#"}  # links lead to other places of the page only
 
 
 def test_page_of_an_empty_lake_says_so_in_every_card() -> None:
@@ -36,6 +37,27 @@ def test_findings_of_the_audit_are_named_with_their_number() -> None:
     assert "3 findings in 1,000 records" in page
     assert "signature_invalid" in page
     assert "Nothing found" in render_page(make_sample(audit=AuditSummary(1_000)))
+
+
+def test_finding_and_slow_answer_link_to_the_trace_of_their_message() -> None:
+    known, unknown = f"{1:064x}", f"{77:064x}"
+    details = (FoundDetail("event_twice", "twice", known), FoundDetail("seq_gap", "a gap", unknown))
+    page = render_page(make_sample(audit=AuditSummary(10, (Ranked("event_twice", 1),), details)))
+    assert page.count(f'href="#trace-{known}"') == 2 and f'id="trace-{known}"' in page
+    assert f"posthouse trace {known}" in page and f"trace-{unknown}" not in page
+
+
+def test_period_is_compared_with_the_one_before_in_words_and_verdicts() -> None:
+    page = render_page(make_sample())
+    assert "+4 % against the period before" in page
+    assert 'class="change better">-33 % against' in page  # latency
+    assert 'class="change worse">+27 % against' in page  # cost
+    alone = render_page(Figures(made_at_s=0))
+    assert "the period before" not in alone
+
+
+def test_page_says_what_it_is_limited_to() -> None:
+    assert "agent claude@laptop" in render_page(Figures(made_at_s=0, limits=("mesh main", "agent claude@laptop")))
 
 
 def test_same_figures_make_the_same_page() -> None:

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.pipeline.report.figures import Edge, Figures, middle
-from posthouse.pipeline.report.markup import count, dollars, duration, fitted, name_of, share
-from posthouse.pipeline.report.page import pair_cards
-from posthouse.pipeline.report.svg_charts import Plane, Spans, round_steps, spread_labels
+from posthouse.pipeline.gold_reader import middle
+from posthouse.pipeline.report.markup import count, dollars, duration, fitted, share
+from posthouse.pipeline.report.svg_charts import Plane, Spans, bands, round_steps, spread_labels
 
 
 @given(st.floats(min_value=1e-6, max_value=1e12))
@@ -49,19 +48,19 @@ def test_labels_that_would_touch_are_left_out() -> None:
         (dollars(0.004), "<$0.01"),
         (dollars(12.5), "$12.50"),
         (fitted("abcdef", 4), "abc…"),
-        (name_of("ed25519:0123456789abcdef", {}), "01234567…"),
-        (name_of("ed25519:0123456789abcdef", {"ed25519:0123456789abcdef": "planner"}), "planner"),
     ],
 )
 def test_figures_read_as_people_write_them(shown: str, words: str) -> None:
     assert shown == words
 
 
-def test_matrix_drops_what_all_subjects_share_but_never_makes_two_names_one() -> None:
-    plain = Figures(0, edges={"bus": (Edge("agents.a.inbox", "agents.b.inbox", 3),)})
-    assert ">a<" in "".join(pair_cards(plain))
-    mixed = Figures(0, edges={"bus": (Edge("agents.a.inbox", "a", 3), Edge("agents.b.inbox", "agents.c.inbox", 1))})
-    assert "agents.a.inbox" in "".join(pair_cards(mixed))
+def test_latency_is_drawn_as_bands_with_a_gap_where_nothing_was_delivered() -> None:
+    points = [(10.0, 100.0, 1_000.0), None, (20.0, 40.0, 80.0)]
+    drawn = bands(Plane(300, 150), "latency", points, [(0, "Mon")], ["one", "two", "three"], "c1")
+    assert drawn.count("band1") == drawn.count("band2") == 2
+    assert "one: median 10 ms, p90 100 ms, p99 1 s" in drawn and "two" not in drawn
+    path = drawn.partition(' d="')[2].partition('"')[0]
+    assert path.count("M") == 2  # the line of the medians begins anew behind the gap
 
 
 def test_middle_counts_each_value_as_often_as_its_weight() -> None:

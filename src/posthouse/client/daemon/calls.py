@@ -34,8 +34,10 @@ from posthouse.client.daemon.local_api import (
 from posthouse.client.failures import error_from
 from posthouse.model.api import LockGrant
 from posthouse.model.clock import system_clock
+from posthouse.model.envelope import Usage
 from posthouse.model.errors import ERROR_CODES, PosthouseError, error
 from posthouse.model.ulid import UlidGenerator
+from posthouse.model.usage import with_usage
 
 T = TypeVar("T")
 _FIXED = frozenset({"hint", "code", "detail"})
@@ -130,6 +132,8 @@ class SendOptions(TypedDict, total=False):
     priority: str | None
     #: an object, never sealed
     meta: Mapping[str, Any] | None
+    #: model, tokens and cost of the message; it becomes meta.usage, which cost reports read
+    usage: Usage | Mapping[str, Any] | None
     #: event id of the message it answers
     reply_to_id: str | None
     #: members that the message mentions
@@ -430,6 +434,7 @@ def version() -> Call[DaemonVersion]:
 
 def _sending(path: str, body: dict[str, Any], given: SendOptions) -> Call[Accepted]:
     options: dict[str, Any] = dict(given)
+    options["meta"] = with_usage(options.get("meta"), options.pop("usage", None))
     options["client_message_id"] = options.get("client_message_id") or _MINTER.mint()
     return Call("POST", path, as_struct(Accepted), body=body | drop_none(**options))
 

@@ -18,6 +18,7 @@ from posthouse.client.trust.signing import Signer, with_mesh
 from posthouse.keys.sealing import BOX, seal_box_repeatably
 from posthouse.model.address import validate_agent_name
 from posthouse.model.budget import MeshBudget, encode_mesh_budget
+from posthouse.model.envelope import Usage
 from posthouse.model.errors import error
 from posthouse.model.event import MESSAGE, Event, is_event_id
 from posthouse.model.message import (
@@ -34,6 +35,7 @@ from posthouse.model.message import (
 from posthouse.model.node import validate_node_id
 from posthouse.model.subjects import validate_topic
 from posthouse.model.ulid import UlidGenerator
+from posthouse.model.usage import with_usage
 
 TOPIC_MARK = "#"
 
@@ -47,8 +49,10 @@ class MessageOptions(TypedDict, total=False):
     reply_to: str | None
     #: now, next (the default) or low; a hint for the reader, which never reorders messages
     priority: Priority | str | None
-    #: an object, never sealed; cost reports read meta.usage
+    #: an object, never sealed
     meta: Mapping[str, Any] | None
+    #: model, tokens and cost of the message; it becomes meta.usage, which cost reports read
+    usage: Usage | Mapping[str, Any] | None
     budget: MeshBudget | None
     #: members that the message mentions, by name or node id
     mentions: Sequence[str]
@@ -117,7 +121,7 @@ class Composer:
             client_message_id=validate_client_message_id(client_message_id),
             reply_to=_reply_to(given.get("reply_to")),
             priority=_priority(given.get("priority")),
-            meta=_meta(given.get("meta")),
+            meta=_meta(with_usage(given.get("meta"), given.get("usage"))),
             budget=given.get("budget"),
             mentions=tuple(dict.fromkeys(map(validate_node_id, given.get("mentions", ())))),
             is_sealed=given.get("is_sealed", True) and not is_topic,

@@ -51,6 +51,8 @@ class SendArguments(msgspec.Struct, forbid_unknown_fields=True):
     message: str
     reply_to: str | UnsetType = UNSET
     idempotency_key: str | UnsetType = UNSET
+    #: a model does not know its own usage; a program that calls the tool may
+    usage: dict[str, Any] | UnsetType = UNSET
 
 
 class SendAnswer(msgspec.Struct, omit_defaults=True):
@@ -69,6 +71,7 @@ async def run_send(call: ToolCall, arguments: SendArguments) -> SendAnswer:
         arguments.message,
         reply_to_id=None if arguments.reply_to is UNSET else await _whole_id(call, arguments.reply_to),
         client_message_id=key,
+        usage=call.usage if arguments.usage is UNSET else arguments.usage,
     )
     message_id = accepted.message_id or accepted.broker_message_id
     return SendAnswer(
@@ -95,6 +98,7 @@ SEND = ToolSpec(
     SendAnswer,
     run_send,
     has_output_schema=True,
+    unlisted=("usage",),
 )
 MAX_RECIPIENTS = 100
 

@@ -92,6 +92,12 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         exit=Exit.UNREACHABLE,
     ),
     ErrorSpec(
+        "lake_outdated",
+        409,
+        "the table {table} of the lake {path} is older than its bronze tables",
+        "Run `posthouse pipeline run` first: a run has ended before it brought every table up to date.",
+    ),
+    ErrorSpec(
         "lake_newer",
         409,
         "the table {table} of the lake was written by a newer posthouse: version {found}, this one knows {known}",

@@ -8,11 +8,12 @@ because most further findings would only follow from the damage.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from posthouse.pipeline.audit.derived import check_derived
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.lineage import EpochRow
 from posthouse.pipeline.audit.seals import (
@@ -23,6 +24,7 @@ from posthouse.pipeline.audit.seals import (
     check_seals,
     leaves_of_rows,
     read_published,
+    split_publishers,
 )
 from posthouse.pipeline.audit.spark_audit import EVENT_COLUMNS, JOURNAL_COLUMNS, Frames, audit_frames
 from posthouse.pipeline.audit.stores import check_store
@@ -155,6 +157,10 @@ class Report:
 
     records: int = 0
     events: int = 0
+    #: Merkle roots of commits that were recomputed.
+    seals: int = 0
+    #: Derived tables that were recomputed from bronze.
+    derived: int = 0
     #: The first findings, at most MAX_FINDINGS.
     findings: list[Finding] = field(default_factory=list)
     #: All findings, by code.
@@ -170,9 +176,31 @@ class Report:
         self.counts.update(each.code for each in found)
         self.findings += found[: max(0, MAX_FINDINGS - len(self.findings))]
 
+    def as_value(self) -> dict[str, Any]:
+        """Return the report as JSON has it."""
+        return asdict(self) | {"findings": [list(each) for each in self.findings]}
 
-def audit(spark: SparkSession, lake: Lake | None, sources: Sequence[Access] = ()) -> Report:
-    """Audit a lake, or the sources if there is no lake; if both are given, compare them too."""
+    @staticmethod
+    def of_value(value: Mapping[str, Any]) -> Report:
+        """Return the report that `as_value` gave."""
+        findings = [Finding(*each) for each in value["findings"]]
+        return Report(**{**value, "findings": findings, "counts": Counter(value["counts"])})
+
+
+def audit(
+    spark: SparkSession,
+    lake: Lake | None,
+    sources: Sequence[Access] = (),
+    *,
+    is_derived: bool = False,
+    publishers: Collection[str] = (),
+    own_node: str = "",
+) -> Report:
+    """Audit a lake, or the sources if there is no lake; if both are given, compare them too.
+
+    With `is_derived`, recompute the tables above bronze. Published roots count if they are of a node in `publishers`,
+    or of `own_node`.
+    """
     report = Report()
     for access in sources:
         if not access.address.is_relay:
@@ -180,7 +208,9 @@ def audit(spark: SparkSession, lake: Lake | None, sources: Sequence[Access] = ()
     if lake is None:
         current = Sources(spark, sources)
         frames = current.frames()
-        report.add(list(current.check_published(read_published(frames.events))))
+        published, untrusted = split_publishers(read_published(frames.events), publishers, own_node)
+        report.add(untrusted)
+        report.add(list(current.check_published(published)))
         _apply_rules(report, frames)
         return report
     seals = audit_lake(spark, lake)
@@ -188,19 +218,26 @@ def audit(spark: SparkSession, lake: Lake | None, sources: Sequence[Access] = ()
     if any(each.code == "lake_altered" and not each.seq for each in seals):
         return report
     frames = lake_frames(spark, lake)
-    report.add(_check_lake_roots(spark, lake, frames))
+    report.seals = sum(len(lake.sealed_commits(table)) for table in COPIES)
+    report.add(_check_lake_roots(spark, lake, frames, publishers, own_node))
+    if is_derived:
+        findings, report.derived = check_derived(spark, lake)
+        report.add(findings)
     if sources:
         report.add(list(Sources(spark, sources).compare(lake)))
     _apply_rules(report, frames)
     return report
 
 
-def _check_lake_roots(spark: SparkSession, lake: Lake, frames: Frames) -> list[Finding]:
+def _check_lake_roots(
+    spark: SparkSession, lake: Lake, frames: Frames, publishers: Collection[str] = (), own_node: str = ""
+) -> list[Finding]:
     seals = [commit.seal for table in COPIES for commit in lake.sealed_commits(table)]
-    findings, others = check_sealed(read_published(frames.events), seals)
+    published, untrusted = split_publishers(read_published(frames.events), publishers, own_node)
+    findings, others = check_sealed(published, seals)
     held = [(seal.epoch, seal.after, seal.to) for seal in seals if seal.feed == JOURNAL.name]
     rows = lake.rows(spark, "bronze_journal", ("epoch", *JOURNAL.columns))
-    return findings + list(check_rows(others, rows, held, "lake_altered"))
+    return untrusted + findings + list(check_rows(others, rows, held, "lake_altered"))
 
 
 def _apply_rules(report: Report, frames: Frames) -> None:

@@ -53,6 +53,8 @@ CODES = MappingProxyType(
         "store_altered": "records of a store differ from those that the lake committed",
         "store_lacks_records": "a store no longer has records that the lake committed",
         "lake_lacks_rows": "the lake holds fewer rows than its commits declare",
+        "derived_differs": "a table above bronze is not what bronze gives",
+        "root_untrusted": "a root was published by a node that is not a trusted publisher",
         "store_damaged": "a store violates its own rules; see `posthouse relay check`",
     }
 )

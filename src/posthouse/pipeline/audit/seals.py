@@ -10,7 +10,7 @@ compared only with the seal of the same range.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -175,11 +175,13 @@ class PublishedRoot(msgspec.Struct):
 
 
 class RootEvent(NamedTuple):
-    """A published root, with the id and seq of its event."""
+    """A published root, with the id, seq and author of its event."""
 
     content: PublishedRoot
     id: str
     seq: int
+    #: Node id.
+    publisher: str = ""
 
     @property
     def range(self) -> _Range:
@@ -192,14 +194,43 @@ def read_published(events: DataFrame) -> list[RootEvent]:
     from pyspark.sql import functions as f
 
     content = f.get_json_object("event", "$.content")
-    rows = events.where((f.col("kind") == LAKE_ROOT) & f.col("event").isNotNull()).select("id", "seq", content)
+    rows = events.where((f.col("kind") == LAKE_ROOT) & f.col("event").isNotNull()).select(
+        "id", "seq", "pubkey", content
+    )
     found = []
-    for id_, seq, text in rows.collect():
+    for id_, seq, pubkey, text in rows.collect():
         try:
-            found.append(RootEvent(msgspec.json.decode(text or "", type=PublishedRoot), id_, seq))
+            found.append(RootEvent(msgspec.json.decode(text or "", type=PublishedRoot), id_, seq, pubkey))
         except msgspec.MsgspecError:
             continue  # another application's event of this kind
     return sorted(found, key=lambda each: each.seq)
+
+
+def split_publishers(
+    published: Sequence[RootEvent], trusted: Collection[str], own: str = ""
+) -> tuple[list[RootEvent], list[Finding]]:
+    """Return the roots of trusted publishers, and a finding for each other publisher.
+
+    `own` is this node: it is trusted too, and if it has published a root it needs no list to distrust the others.
+    Without any trusted publisher all roots count. A root of an unknown publisher proves nothing: its author may have
+    invented it to raise a false alarm.
+    """
+    if not trusted and all(each.publisher != own for each in published):
+        return list(published), []
+    trusted = {*trusted, own}
+    others: dict[str, list[RootEvent]] = {}
+    for each in published:
+        if each.publisher not in trusted:
+            others.setdefault(each.publisher, []).append(each)
+    findings = [
+        Finding("root_untrusted", "lake", roots[0].content.epoch, roots[0].id, roots[0].seq, _untrusted(node, roots))
+        for node, roots in sorted(others.items())
+    ]
+    return [each for each in published if each.publisher in trusted], findings
+
+
+def _untrusted(publisher: str, roots: Sequence[RootEvent]) -> str:
+    return f"{publisher} published {len(roots)} roots and is not a trusted publisher; this is the first"
 
 
 def check_sealed(published: Iterable[RootEvent], seals: Iterable[Seal]) -> tuple[list[Finding], list[RootEvent]]:

@@ -1,12 +1,13 @@
 """Addresses of sources, and how a worker opens one: a file directly, a relay with a token.
 
-A directory stands for the stores in it. The driver has the key and requests the token; an Access is sent to workers
-and holds the token but never a key. A token is valid for an hour; a run requests a new one when it starts to read a
-source.
+A directory stands for the stores in it and below it. The driver has the key and requests the token; an Access is
+sent to workers and holds the token but never a key. A token is valid for an hour; a run requests a new one when it
+starts to read a source.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def parse_source(text: str) -> Address:
 
 
 def parse_sources(texts: Iterable[str]) -> tuple[Address, ...]:
-    """Return the sources that texts name, without duplicates; a directory names every store in it."""
+    """Return the sources that texts name, without duplicates; a directory names every store below it."""
     found: dict[str, Address] = {}
     for text in texts:
         for address in _sources_of(text):
@@ -61,13 +62,22 @@ def _sources_of(text: str) -> list[Address]:
         return [Address(_origin(text), is_relay=True)]
     path = Path(text.removeprefix("file://")).expanduser().absolute()
     if path.is_dir():
-        inside = [path / name for name in FILE_NAMES.values() if (path / name).is_file()]
-        if not inside:
-            raise error("source_invalid", url=text, reason="the directory holds no store")
-        return [Address(str(each), is_relay=False) for each in inside]
+        found = _stores_below(path)
+        if not found:
+            raise error("source_invalid", url=text, reason="no store is in this directory or below it")
+        return [Address(str(each), is_relay=False) for each in found]
     if not path.is_file():
         raise error("source_invalid", url=text, reason="there is no such file")
     return [Address(str(path), is_relay=False)]
+
+
+def _stores_below(directory: Path) -> list[Path]:
+    """Return the stores in a directory and below it, but not inside a table of a lake; links are not followed."""
+    found: list[Path] = []
+    for walked, names, files in os.walk(directory):
+        names[:] = sorted(name for name in names if name != "_delta_log" and not name.startswith("."))
+        found += [Path(walked) / name for name in FILE_NAMES.values() if name in files]
+    return found
 
 
 def _origin(text: str) -> str:

@@ -27,6 +27,7 @@ from posthouse.pipeline.lake.storage import LOG, LocalStorage, Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.compute as pc
     from deltalake import DeltaTable
 
 
@@ -99,6 +100,15 @@ class Delta:
 
         actions = pa.table(self._open().get_add_actions(flatten=True)).to_pylist()
         return sorted((_data_file(action) for action in actions), key=lambda file: file.path)
+
+    def to_arrow(self, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
+        """Return rows of the newest commit without Spark; a table without a commit has none."""
+        import pyarrow as pa
+
+        if not self.exists:
+            return pa.table({name: [] for name in columns})
+        check_files(self, self.files())
+        return self._open().to_pyarrow_dataset().to_table(list(columns), filter=where)
 
     def history(self) -> list[dict[str, Any]]:
         """Return the log entry of every commit, oldest first."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Hour:
-    """Traffic of one source in one hour."""
+    """Traffic of one source in one hour; deliveries are in their current state."""
 
     #: Hours since 1970.
     hour: int
     source: str
     messages: int
     deliveries: int
+    delivered: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Latency:
     deliveries: int
     p50_ms: float
     p90_ms: float
+    p99_ms: float
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,40 @@ class Ranked:
     name: str
     value: float
     note: str = ""
+
+
+@dataclass(frozen=True)
+class AgentHealth:
+    """The health of one agent."""
+
+    agent: str
+    sent: int = 0
+    received: int = 0
+    waiting: int = 0
+    failed: int = 0
+    #: Of the median hour; the longest of all.
+    p50_ms: float | None = None
+    p90_ms: float | None = None
+    max_ms: float | None = None
+    refused: int = 0
+    loops_stopped: int = 0
+    lock_waits: int = 0
+    lock_wait_ms: int = 0
+    #: Median time to answer a message, and the number of answers.
+    answer_ms: float | None = None
+    answers: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True)
+class SlowAnswer:
+    """A message that was answered late."""
+
+    agent: str
+    asker: str
+    answer_ms: float
+    #: The message that was answered.
+    message_id: str
 
 
 @dataclass(frozen=True)
@@ -69,23 +105,56 @@ class Edge:
 
 
 @dataclass(frozen=True)
+class FoundDetail:
+    """A finding of the audit, and the message that it is about, if it has a trace on the page."""
+
+    code: str
+    detail: str
+    message_id: str = ""
+
+
+@dataclass(frozen=True)
 class AuditSummary:
-    """The result of the audit: findings by code, each with its meaning as note."""
+    """The result of the audit: findings by code, each with its meaning as note, and the first findings."""
 
     rows: int
     findings: tuple[Ranked, ...] = ()
+    details: tuple[FoundDetail, ...] = ()
+    events: int = 0
+    seals: int = 0
 
 
-def middle(values: Iterable[tuple[float, int]]) -> float | None:
-    """Return the weighted median of (value, weight) pairs; quiet nights would distort a mean of hours."""
-    ordered = sorted(pair for pair in values if pair[1] > 0)
-    half = sum(weight for _, weight in ordered) / 2
-    seen = 0
-    for value, weight in ordered:
-        seen += weight
-        if seen >= half:
-            return value
-    return None
+@dataclass(frozen=True)
+class TraceStep:
+    """One record about a message."""
+
+    at_ns: int
+    #: The type of the record.
+    what: str
+    who: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The records about one message, oldest first."""
+
+    message_id: str
+    steps: tuple[TraceStep, ...]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The figures of a period that the page compares with the period before."""
+
+    messages: int = 0
+    deliveries: int = 0
+    delivered: int = 0
+    failed: int = 0
+    latency_ms: float | None = None
+    cost_usd: float = 0.0
+    refused: int = 0
+    lock_wait_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,11 +163,17 @@ class Figures:
 
     #: Unix seconds.
     made_at_s: float
+    #: What the page is limited to, such as `mesh main`; empty: nothing.
+    limits: tuple[str, ...] = ()
     hours: tuple[Hour, ...] = ()
     outcomes: tuple[Ranked, ...] = ()
     latency: tuple[Latency, ...] = ()
+    agents: tuple[AgentHealth, ...] = ()
+    slow_answers: tuple[SlowAnswer, ...] = ()
     costs: tuple[Cost, ...] = ()
     spenders: tuple[Ranked, ...] = ()
+    conversations: tuple[Ranked, ...] = ()
+    tasks: tuple[Ranked, ...] = ()
     tokens: int = 0
     refusals: tuple[Ranked, ...] = ()
     refused: tuple[Ranked, ...] = ()
@@ -107,15 +182,7 @@ class Figures:
     edges: dict[str, tuple[Edge, ...]] = field(default_factory=dict)
     #: None: not audited.
     audit: AuditSummary | None = None
-
-    @property
-    def messages(self) -> int:
-        return sum(hour.messages for hour in self.hours)
-
-    @property
-    def deliveries(self) -> int:
-        return sum(hour.deliveries for hour in self.hours)
-
-    @property
-    def cost_usd(self) -> float:
-        return sum(cost.cost_usd for cost in self.costs)
+    traces: tuple[Trace, ...] = ()
+    now: Totals = Totals()
+    #: The period of the same length before; None: nothing to compare with.
+    before: Totals | None = None

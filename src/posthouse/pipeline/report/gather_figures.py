@@ -1,128 +1,238 @@
-"""Read the figures of the page from the gold tables of a lake; Spark aggregates, the driver gets tens of rows."""
+"""Gather the figures of the page: from the gold tables, from silver for slow answers, from bronze for traces.
+
+No Spark is needed. Only aggregates and the largest entries are kept, so the page stays small. A trace is the records of
+one message: the page has the traces of the messages that its findings and its slowest answers name.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as f
 
 from posthouse.model.clock import Clock
 from posthouse.model.limits import SECOND_NS
+from posthouse.pipeline.gold_reader import FAILURES, OUTCOMES, GoldReader, Row, Selection, middle
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.report.figures import AuditSummary, Contention, Cost, Edge, Figures, Hour, Latency, Ranked
-from posthouse.pipeline.report.markup import name_of
-from posthouse.pipeline.tables.declaration import text
-from posthouse.pipeline.tables.gold_traffic_hourly import STATES
+from posthouse.pipeline.lake.lake import BronzeScan, RowFilter
+from posthouse.pipeline.report.answers import Answers, find_answers
+from posthouse.pipeline.report.figures import (
+    AgentHealth,
+    AuditSummary,
+    Contention,
+    Cost,
+    Edge,
+    Figures,
+    FoundDetail,
+    Hour,
+    Latency,
+    Ranked,
+    Totals,
+    Trace,
+    TraceStep,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from posthouse.pipeline.audit.audit import Report
+    from posthouse.pipeline.party_names import PartyNames
 
 _MAX_EDGES = 400  # per source: enough for all cells of the largest matrix
-_MAX_NAMES = 10_000
 _MODELS = 5  # models with their own color
+_RANKED = 8  # entries of a ranking
+_AGENTS = 25
+_DETAILS = 20  # findings that the page lists one by one
+_TRACES = 20
+_TRACE_STEPS = 40
+_EVENT_ID = re.compile(r"[0-9a-f]{64}|[0-9A-HJKMNP-TV-Z]{26}")  # of a relay, of a bus
 
 
-def gather_figures(spark: SparkSession, lake: Lake, clock: Clock, audit: AuditSummary | None = None) -> Figures:
+def gather_figures(
+    lake: Lake, clock: Clock, audited: Report | None = None, selection: Selection | None = None
+) -> Figures:
     """Read all figures of the page."""
-    names = _names(spark, lake)
-    traffic, costs = lake.table(spark, "gold_traffic_hourly"), lake.table(spark, "gold_cost_daily")
-    refusals = lake.table(spark, "gold_refusals_daily")
+    reader = GoldReader(lake, selection or Selection())
+    traffic, costs, refusals = reader.traffic(), reader.costs("day", "model"), reader.refusals()
+    agents, answers = reader.agents(), find_answers(reader)
+    audit = None if audited is None else summarise_audit(audited)
+    details = audit.details if audit is not None else ()
+    linked = [each.message_id for each in details] + [each.message_id for each in answers.slowest]
+    newest = max((row["day"] for row in traffic), default="")
+    before = reader.selection.before(newest) if newest else None
     return Figures(
         made_at_s=clock.wall_ns() / SECOND_NS,
+        limits=_limits(reader.selection),
         hours=_hours(traffic),
-        outcomes=_outcomes(traffic),
-        latency=_latency(lake.table(spark, "gold_latency_hourly")),
+        outcomes=tuple(Ranked(name, total) for name in OUTCOMES if (total := sum(row[name] for row in traffic))),
+        latency=_latency(reader),
+        agents=_agents(reader, agents, answers),
+        slow_answers=answers.slowest,
         costs=_costs(costs),
-        spenders=_ranked(costs, "sender", f.sum("cost_usd"), names, 8),
-        tokens=int(_one(costs.agg(f.sum(f.col("input_tokens") + f.col("output_tokens"))))),
-        refusals=_ranked(refusals, "code", f.sum("count"), names, 8),
-        refused=_keys(refusals, names),
-        contention=_contention(lake.table(spark, "gold_contention_hourly")),
-        edges=_edges(lake.table(spark, "gold_who_talks_to_whom"), names),
+        spenders=_ranked(reader.costs("agent"), "agent", "cost_usd"),
+        tokens=sum(row["input_tokens"] + row["output_tokens"] for row in costs),
+        refusals=_refusals_by_code(refusals),
+        refused=_refused(refusals, reader.names),
+        contention=tuple(_contention(row) for row in reader.contention()[:_RANKED])
+        if not reader.selection.agent
+        else (),
+        edges=_edges(reader),
         audit=audit,
+        traces=read_traces(lake, [each for each in linked if each], reader.names),
+        now=totals(reader),
+        before=None if before is None else totals(reader.of(before)),
     )
 
 
-def _names(spark: SparkSession, lake: Lake) -> dict[str, str]:
-    """Return the latest name of every member that has one, by node id."""
-    journal = lake.table(spark, "bronze_journal")
-    named = journal.where(f.col("type").isin("member.joined", "member.changed"))
-    last = named.groupBy("ref").agg(f.max_by(text(f.col("body"), "name"), "at_ns").alias("name"))
-    return {row["ref"]: row["name"] for row in last.limit(_MAX_NAMES).collect() if row["name"]}
-
-
-def _hours(traffic: DataFrame) -> tuple[Hour, ...]:
-    sums = traffic.groupBy("hour", "source").agg(f.sum("messages"), f.sum("deliveries")).collect()
-    return tuple(sorted((Hour(_hour(row[0]), *row[1:]) for row in sums), key=lambda each: (each.hour, each.source)))
-
-
-def _outcomes(traffic: DataFrame) -> tuple[Ranked, ...]:
-    row = traffic.agg(*[f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in STATES]).first()
-    assert row is not None
-    return tuple(Ranked(name, row[name]) for name in STATES if row[name])
-
-
-def _latency(latency: DataFrame) -> tuple[Latency, ...]:
-    """Return a row per hour and source; meshes are weighted by their deliveries."""
-    weight = f.sum("deliveries")
-
-    def mean(column: str) -> Column:
-        return (f.sum(f.col(column) * f.col("deliveries")) / weight).alias(column)
-
-    rows = latency.groupBy("hour", "source").agg(weight, mean("p50_ms"), mean("p90_ms")).collect()
-    return tuple(sorted((Latency(_hour(row[0]), *row[1:]) for row in rows), key=lambda each: (each.hour, each.source)))
-
-
-def _costs(costs: DataFrame) -> tuple[Cost, ...]:
-    """Return cost per day and model; all but the most expensive models are combined as `others`."""
-    totals = costs.groupBy("model").agg(f.sum("cost_usd").alias("cost")).orderBy(f.desc("cost"), "model")
-    largest = [row["model"] for row in totals.limit(_MODELS).collect()]
-    model = f.when(f.col("model").isin(largest), f.col("model")).otherwise("others").alias("model")
-    rows = costs.groupBy("day", model).agg(f.sum("cost_usd").cast("double").alias("cost")).collect()
-    return tuple(sorted((Cost(*row) for row in rows), key=lambda each: (each.day, each.model)))
-
-
-def _ranked(frame: DataFrame, column: str, figure: Column, names: dict[str, str], limit: int) -> tuple[Ranked, ...]:
-    rows = frame.groupBy(column).agg(figure.cast("double").alias("figure")).orderBy(f.desc("figure"), column)
-    return tuple(Ranked(name_of(row[0], names), row[1]) for row in rows.limit(limit).collect() if row[1])
-
-
-def _keys(refusals: DataFrame, names: dict[str, str]) -> tuple[Ranked, ...]:
-    sums = refusals.groupBy("code", "key").agg(f.sum("count").alias("count")).orderBy(f.desc("count"), "key", "code")
+def _limits(selection: Selection) -> tuple[str, ...]:
     return tuple(
-        Ranked(" → ".join(name_of(part, names) for part in row["key"].split(" ")), row["count"], row["code"])
-        for row in sums.limit(8).collect()
+        f"{word} {value}" for word, value in (("mesh", selection.mesh), ("agent", selection.agent)) if value is not None
     )
 
 
-def _contention(contention: DataFrame) -> tuple[Contention, ...]:
-    sums = contention.groupBy("resource").agg(
-        *[f.sum(name).alias(name) for name in ("grants", "waits", "wait_ms")],
-        f.max("wait_ms_max").alias("wait_ms_max"),
-        *[f.sum(name).alias(name) for name in ("take_overs", "held_ms")],
+def totals(reader: GoldReader) -> Totals:
+    """Return the figures that periods are compared by."""
+    traffic, agents = reader.traffic(), reader.agents()
+    return Totals(
+        messages=sum(row["messages"] for row in traffic),
+        deliveries=sum(row["deliveries"] for row in traffic),
+        delivered=sum(row["delivered"] for row in traffic),
+        failed=sum(row[name] for row in traffic for name in FAILURES),
+        latency_ms=middle((row["p50_ms"], row["deliveries"]) for row in reader.latency()),
+        cost_usd=sum(row["cost_usd"] for row in reader.costs("day")),
+        refused=sum(row["count"] for row in reader.refusals()),
+        lock_wait_ms=sum(row["lock_wait_ms"] for row in agents),
     )
-    rows = sums.orderBy(f.desc("wait_ms"), f.desc("grants"), "resource").limit(8).collect()
-    return tuple(Contention(*row) for row in rows)
 
 
-def _edges(pairs: DataFrame, names: dict[str, str]) -> dict[str, tuple[Edge, ...]]:
-    sums = pairs.groupBy("source", "sender", "recipient").agg(f.sum("deliveries").alias("deliveries"))
-    found: dict[str, tuple[Edge, ...]] = {}
-    for row in pairs.select("source").distinct().orderBy("source").collect():
-        of_source = sums.where(f.col("source") == row[0]).orderBy(f.desc("deliveries"), "sender", "recipient")
-        edges = of_source.select("sender", "recipient", "deliveries").limit(_MAX_EDGES).collect()
-        found[row[0]] = tuple(Edge(name_of(a, names), name_of(b, names), n) for a, b, n in edges)
-    return found
+def _hours(traffic: Sequence[Row]) -> tuple[Hour, ...]:
+    found = [
+        Hour(
+            _hour(row["hour"]),
+            row["source"],
+            row["messages"],
+            row["deliveries"],
+            row["delivered"],
+            sum(row[name] for name in FAILURES),
+        )
+        for row in traffic
+    ]
+    return tuple(sorted(found, key=lambda each: (each.hour, each.source)))
+
+
+def _latency(reader: GoldReader) -> tuple[Latency, ...]:
+    """Return a row per hour and source; meshes are weighted by their deliveries."""
+    parts: dict[tuple[str, str], list[Row]] = {}
+    for row in reader.latency():
+        parts.setdefault((row["hour"], row["source"]), []).append(row)
+    found = []
+    for (hour, source), rows in parts.items():
+        weight = sum(row["deliveries"] for row in rows) or 1
+        means = [sum(row[name] * row["deliveries"] for row in rows) / weight for name in ("p50_ms", "p90_ms", "p99_ms")]
+        found.append(Latency(_hour(hour), source, weight, *means))
+    return tuple(sorted(found, key=lambda each: (each.hour, each.source)))
+
+
+def _agents(reader: GoldReader, rows: Sequence[Row], answers: Answers) -> tuple[AgentHealth, ...]:
+    costs = {row["agent"]: row["cost_usd"] for row in reader.costs("agent")}
+    found = []
+    for row in rows[:_AGENTS]:
+        times = answers.times_ms.get(row["agent"], ())
+        shared = ("agent", "sent", "received", "waiting", "p50_ms", "p90_ms", "refused", "loops_stopped", "lock_waits")
+        found.append(
+            AgentHealth(
+                **{name: row[name] for name in shared},
+                failed=sum(row[name] for name in FAILURES),
+                max_ms=row["max_ms"] or None,
+                lock_wait_ms=row["lock_wait_ms"],
+                answer_ms=middle((each, 1) for each in times),
+                answers=len(times),
+                cost_usd=costs.get(row["agent"], 0.0),
+            )
+        )
+    return tuple(found)
+
+
+def _costs(rows: Sequence[Row]) -> tuple[Cost, ...]:
+    """Return cost per day and model; all but the most expensive models are combined as `others`."""
+    by_model: dict[str, float] = {}
+    for row in rows:
+        by_model[row["model"]] = by_model.get(row["model"], 0.0) + row["cost_usd"]
+    largest = sorted(by_model, key=lambda model: (-by_model[model], model))[:_MODELS]
+    found: dict[tuple[str, str], float] = {}
+    for row in rows:
+        key = row["day"], row["model"] if row["model"] in largest else "others"
+        found[key] = found.get(key, 0.0) + row["cost_usd"]
+    return tuple(Cost(*key, cost) for key, cost in sorted(found.items()))
+
+
+def _ranked(rows: Sequence[Row], name: str, figure: str) -> tuple[Ranked, ...]:
+    return tuple(Ranked(str(row[name]), row[figure]) for row in rows[:_RANKED] if row[figure])
+
+
+def _refusals_by_code(rows: Sequence[Row]) -> tuple[Ranked, ...]:
+    found: dict[str, int] = {}
+    for row in rows:
+        found[row["code"]] = found.get(row["code"], 0) + row["count"]
+    return tuple(Ranked(*pair) for pair in sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))[:_RANKED])
+
+
+def _refused(rows: Sequence[Row], names: PartyNames) -> tuple[Ranked, ...]:
+    return tuple(
+        Ranked(" → ".join(names(part) for part in row["key"].split(" ")), row["count"], row["code"])
+        for row in rows[:_RANKED]
+    )
+
+
+def _contention(row: Row) -> Contention:
+    return Contention(**{name: row[name] for name in Contention.__dataclass_fields__})
+
+
+def _edges(reader: GoldReader) -> dict[str, tuple[Edge, ...]]:
+    found: dict[str, list[Edge]] = {}
+    for row in reader.pairs():
+        found.setdefault(row["source"], []).append(Edge(row["sender"], row["recipient"], row["deliveries"]))
+    return {source: tuple(found[source][:_MAX_EDGES]) for source in sorted(found)}
+
+
+def summarise_audit(audited: Report) -> AuditSummary:
+    """Return the summary of an audit for the page."""
+    from posthouse.pipeline.audit.finding import CODES
+
+    counts = sorted(audited.counts.items(), key=lambda item: (-item[1], item[0]))
+    details = [
+        FoundDetail(each.code, each.detail, each.ref if _EVENT_ID.fullmatch(each.ref or "") else "")
+        for each in audited.findings[:_DETAILS]
+    ]
+    codes = tuple(Ranked(code, count, CODES.get(code, "")) for code, count in counts)
+    return AuditSummary(audited.records, codes, tuple(details), audited.events, audited.seals)
+
+
+def read_traces(lake: Lake, ids: Collection[str], names: PartyNames) -> tuple[Trace, ...]:
+    """Return the records of messages, in one scan of bronze."""
+    import pyarrow.compute as pc
+
+    wanted = list(dict.fromkeys(ids))[:_TRACES]
+    if not wanted:
+        return ()
+    mentions = pc.match_substring_regex(pc.field("body"), "|".join(map(re.escape, wanted)))
+    where = pc.field("ref").isin(wanted) | mentions
+    columns = ("seq", "at_ns", "type", "actor", "ref", "body")
+    rows = BronzeScan(lake, "bronze_journal").rows(RowFilter(where=where), columns)
+    rows.sort(key=lambda row: (row["at_ns"], row["seq"]))
+    found = []
+    for message_id in wanted:
+        own = [row for row in rows if row["ref"] == message_id or message_id in (row["body"] or "")]
+        steps = [TraceStep(row["at_ns"], row["type"], _who(row, message_id, names)) for row in own[:_TRACE_STEPS]]
+        found.append(Trace(message_id, tuple(steps)))
+    return tuple(each for each in found if each.steps)
+
+
+def _who(row: dict[str, Any], message_id: str, names: PartyNames) -> str:
+    """Return the node that a record is about: its reader if it closes a delivery, else its actor."""
+    party = row["ref"] if row["ref"] and row["ref"] != message_id else row["actor"]
+    return names(party) if party else ""
 
 
 def _hour(hour: str) -> int:
     """Return the hours since 1970 of a text like 2026-01-31T09."""
-    from datetime import UTC, datetime
-
     return int(datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC).timestamp()) // 3600
-
-
-def _one(frame: DataFrame) -> Any:
-    row = frame.first()
-    return 0 if row is None or row[0] is None else row[0]

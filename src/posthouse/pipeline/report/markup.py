@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from html import escape
-from typing import NewType
 
 from posthouse.pipeline.report.figures import Ranked
-
-_NODE_PREFIX = "ed25519:"
-_KEY_DIGITS = 8
 
 
 def count(value: float) -> str:
@@ -68,21 +64,17 @@ def moment(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%-d %B %Y, %H:%M UTC")
 
 
-def name_of(party: str, names: dict[str, str]) -> str:
-    """Return the display name of a node or subject: its name, else the start of its key, else the subject."""
-    if party in names:
-        return names[party]
-    if party.startswith(_NODE_PREFIX):
-        return f"{party[len(_NODE_PREFIX) :][:_KEY_DIGITS]}…"
-    return party
-
-
 def fitted(name: str, characters: int) -> str:
     """Shorten a name to a number of characters."""
     return name if len(name) <= characters else f"{name[: max(1, characters - 1)]}…"
 
 
-Markup = NewType("Markup", str)
+class Markup(str):
+    """Text that is inserted into the page unchanged."""
+
+    __slots__ = ()
+
+
 _EMPTY = {"path", "rect", "line", "circle", "meta"}
 _CONTROL = dict.fromkeys((*range(32), 127, *range(128, 160), 8206, 8207, *range(8234, 8239), *range(8294, 8298)), " ")
 
@@ -127,13 +119,14 @@ def card(title: str, lead: str, *children: Markup, is_whole: bool = False) -> Ma
     return element("section", *opening, *children, class_="whole" if is_whole else None)
 
 
-def tile(title: str, value: str, note: str) -> Markup:
+def tile(title: str, value: str, note: str, *more: Markup) -> Markup:
     """Return one large figure."""
     return element(
         "li",
         element("span", text(title), class_="what"),
         element("b", text(value)),
         element("span", text(note)),
+        *more,
         class_="tile",
     )
 
@@ -152,9 +145,11 @@ def fitting(draw: Callable[[float, bool], Markup], wide_px: float) -> Markup:
     return element("figure", *pictures, class_="large" if wide_px > MIDDLE_PX else None)
 
 
-def ranked_bars(rows: Sequence[Ranked], shown: Callable[[float], str], class_: str = "c1") -> Markup:
-    """Return names with bars whose length is proportional to the value."""
-    most = max((row.value for row in rows), default=0) or 1
+def ranked_bars(
+    rows: Sequence[Ranked], shown: Callable[[float], str], class_: str = "c1", most: float | None = None
+) -> Markup:
+    """Return names with bars whose length is proportional to the value; `most` fills the width."""
+    most = most or max((row.value for row in rows), default=0) or 1
     return element("ul", *[_bar(row, row.value / most, shown, class_) for row in rows], class_="bars")
 
 
@@ -176,16 +171,26 @@ def _bar(row: Ranked, part: float, shown: Callable[[float], str], class_: str) -
     )
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], minor: frozenset[int] = frozenset()) -> Markup:
-    """Return a table with a text column and figure columns; phones do not show the columns in `minor`."""
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    minor: frozenset[int] = frozenset(),
+    *,
+    wide: frozenset[int] = frozenset(),
+    is_text: bool = False,
+) -> Markup:
+    """Return a table with a text column and figure columns; a cell is text, or Markup that is inserted unchanged.
+
+    Phones do not show the columns in `minor`, nor tablets those in `wide`. With `is_text` all columns are text.
+    """
+
+    def class_of(at: int) -> str | None:
+        chosen = (("n", at and not is_text), ("minor", at in minor), ("large", at in wide))
+        return " ".join(name for name, is_set in chosen if is_set) or None
 
     def cells(name: str, values: Sequence[str]) -> Markup:
         return join(
-            element(
-                name,
-                text(value),
-                class_=" ".join(filter(None, ("n" if at else "", "minor" if at in minor else ""))) or None,
-            )
+            element(name, value if isinstance(value, Markup) else text(value), class_=class_of(at))
             for at, value in enumerate(values)
         )
 

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: stacked columns, lines on a logarithmic axis, and a sender-recipient matrix.
+"""Charts as inline SVG: stacked columns, percentile bands on a logarithmic axis, and a sender-recipient matrix.
 
 Sizes are CSS pixels. A chart is drawn once for each page width and never scaled, so its labels keep their size on a
 phone. Hours are grouped into as many equal spans as fit the width.
@@ -178,32 +178,59 @@ def _column(plane: Plane, index: int, width: float, series: Sequence[Series], ma
 
 _DECADES_MS = (0.001, 0.01, 0.1, 1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 864_000_000)
 _MIN_MS = 0.001
-#: Name, class, value of each span; None: no value.
-LogSeries = tuple[str, str, Sequence[float | None]]
+#: The edges of the bands in one span: p50, p90, p99.
+Percentiles = tuple[float, float, float]
 
 
-def log_lines(
-    plane: Plane, title: str, series: Sequence[LogSeries], labels: Sequence[tuple[int, str]], words: Sequence[str]
+def bands(
+    plane: Plane,
+    title: str,
+    points: Sequence[Percentiles | None],
+    labels: Sequence[tuple[int, str]],
+    words: Sequence[str],
+    class_: str,
 ) -> Markup:
-    """Draw lines; a line is interrupted where a value is missing."""
-    known = [max(_MIN_MS, value) for _, _, values in series for value in values if value is not None]
+    """Draw the median as a line, with bands up to p90 and p99 above it; a span without values is a gap."""
+    known = [max(_MIN_MS, value) for point in points if point for value in point]
     steps = _steps(min(known, default=1), max(known, default=1_000))
     low, high = math.log10(steps[0]), math.log10(steps[-1])
-    count = len(words)
+    width = plane.inner_width / max(1, len(points))
 
-    def point(index: int, value: float) -> tuple[float, float]:
-        part = (math.log10(max(_MIN_MS, value)) - low) / (high - low)
-        return plane.x((index + 0.5) / max(1, count)), plane.y(min(1.0, max(0.0, part)))
+    def y(value: float) -> float:
+        return plane.y(min(1.0, max(0.0, (math.log10(max(_MIN_MS, value)) - low) / (high - low))))
 
     parts: list[Markup] = []
     for step in steps:
-        y = plane.y((math.log10(step) - low) / (high - low))
-        parts += [grid_line(plane, y), label(plane.left - 6, y + 4, duration(step), "end")]
-    for name, class_, values in series:
-        points = [(index, *point(index, value), value) for index, value in enumerate(values) if value is not None]
-        parts += [_path(points, class_), _dots(points, class_, name, words)]
-    positions = [(plane.x((index + 0.5) / max(1, count)), name) for index, name in labels]
+        parts += [grid_line(plane, y(step)), label(plane.left - 6, y(step) + 4, duration(step), "end")]
+    for index, point in enumerate(points):
+        if point is not None:
+            parts.append(
+                _band(plane.left + index * width, width, [y(value) for value in point], class_, words[index], point)
+            )
+    parts.append(_median(plane.left, width, [None if point is None else y(point[0]) for point in points], class_))
+    positions = [(plane.left + (index + 0.5) * width, name) for index, name in labels]
     return picture(plane, title, *parts, spread_labels(plane, positions))
+
+
+def _band(x: float, width: float, edges: Sequence[float], class_: str, words: str, point: Percentiles) -> Markup:
+    shown = ", ".join(f"{name} {duration(value)}" for name, value in zip(("median", "p90", "p99"), point, strict=True))
+    rects = [
+        element("rect", x=x, y=top, width=width, height=max(0.5, bottom - top), class_=f"{class_} {band}")
+        for band, bottom, top in (("band1", edges[0], edges[1]), ("band2", edges[1], edges[2]))
+    ]
+    return element("g", element("title", text(f"{words}: {shown}")), *rects)
+
+
+def _median(left: float, width: float, heights: Sequence[float | None], class_: str) -> Markup:
+    """Return the line of the medians, which is interrupted by gaps."""
+    steps: list[str] = []
+    is_open = False
+    for index, height in enumerate(heights):
+        if height is not None:
+            x = left + index * width
+            steps.append(f"{'L' if is_open else 'M'}{x:.1f} {height:.1f}L{x + width:.1f} {height:.1f}")
+        is_open = height is not None
+    return element("path", d="".join(steps), class_=f"line {class_}") if steps else Markup("")
 
 
 def _steps(low: float, high: float) -> list[float]:
@@ -212,30 +239,6 @@ def _steps(low: float, high: float) -> list[float]:
     last = min((each for each in _DECADES_MS if each >= high), default=_DECADES_MS[-1])
     chosen = [each for each in _DECADES_MS if first <= each <= last]
     return chosen if len(chosen) > 1 else [first, first * 10]
-
-
-def _path(points: Sequence[tuple[int, float, float, float]], class_: str) -> Markup:
-    steps: list[str] = []
-    before = None
-    for index, x, y, _ in points:
-        steps.append(f"{'L' if before == index - 1 else 'M'}{x:.1f} {y:.1f}")
-        before = index
-    return element("path", d="".join(steps), class_=f"line {class_}") if steps else Markup("")
-
-
-def _dots(points: Sequence[tuple[int, float, float, float]], class_: str, name: str, words: Sequence[str]) -> Markup:
-    """Mark each value with a dot and a tooltip; a value between two gaps is visible only as a dot."""
-    return join(
-        element(
-            "circle",
-            element("title", text(f"{words[index]}, {name}: {duration(value)}")),
-            cx=x,
-            cy=y,
-            r=1.8,
-            class_=class_,
-        )
-        for index, x, y, value in points
-    )
 
 
 _SHADES = 6

@@ -50,7 +50,7 @@ class Deriver:
 
     def derive(self) -> None:
         """Bring every table up to date, inputs first."""
-        target = self._target_versions()
+        target = self.target_versions()
         if len(target) == 1:
             return  # bronze is empty
         with ThreadPoolExecutor(_WORKERS, "derive") as pool:
@@ -58,7 +58,8 @@ class Deriver:
                 for done in [pool.submit(self._refresh, table, target) for table in level]:
                     done.result()
 
-    def _target_versions(self) -> Versions:
+    def target_versions(self) -> Versions:
+        """Return how far each feed is in bronze: what every derived table should have processed."""
         target = {EPOCHS: len(self._epochs)}
         for name, feed in COPIES.items():
             delta = self._lake.delta(name)

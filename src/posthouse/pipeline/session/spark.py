@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 import posthouse
 from posthouse.files import home_directory
 from posthouse.model.errors import PosthouseError, error
+from posthouse.pipeline.session.class_sharing import make_when_done, sharing_options
 from posthouse.pipeline.session.java import Java, find_java, java_home_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it: it has started the JVM and chosen the master
 _LOCAL_PARTITIONS = 8  # per shuffle on one machine: Spark's default of 200 costs more than it saves
 _QUIET_LOG = Path(__file__).with_name("log4j2.properties")
+_LOG_OPTION = f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
+#: Only the first compiler. Java would then reserve 48 MB for compiled code, which a long report fills.
+_BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 #: Settings that every kind of session takes while it runs.
 _RUNTIME = {
     # Without this, every read of a source that accepts filters fails.
@@ -94,11 +98,14 @@ def spark_session(
     python: str | None = None,
     executor_environ: Mapping[str, str] | None = None,
     environ: Mapping[str, str] = os.environ,
+    uses_cds: bool = True,
+    is_brief: bool = False,
 ) -> SparkSession:
     """Return the Spark session of this process; start it if none runs.
 
     `settings` are Spark's own and override those of the pipeline. `python` is the program of the executors, by default
-    that of PYSPARK_PYTHON, else this one. `executor_environ` are variables for the executors of a cluster.
+    that of PYSPARK_PYTHON, else this one. `executor_environ` are variables for the executors of a cluster. `uses_cds`
+    lets Java map its classes from an archive; `is_brief` leaves out the compiler that pays off after minutes.
     """
     from pyspark.sql import SparkSession
 
@@ -112,9 +119,11 @@ def spark_session(
     chosen = dict(_CONFIGURATION)
     builder = SparkSession.builder.appName("posthouse")
     if _SUBMITTED not in environ:
+        java = find_java(environ)
         builder = builder.master(master)
         chosen |= _sizes(driver_memory_mb, shuffle_partitions or (_LOCAL_PARTITIONS if is_local else None))
-        _prepare_process(find_java(environ), _executor_python(environ, python, given), is_local=is_local)
+        chosen |= _java_options(java, uses_cds=uses_cds, is_brief=is_brief)
+        _prepare_process(java, _executor_python(environ, python, given), is_local=is_local)
     if is_local and "SPARK_LOCAL_DIRS" not in environ:
         chosen["spark.local.dir"] = _scratch_directory()
     if not is_local:
@@ -185,17 +194,39 @@ def _start(builder: SparkSession.Builder) -> SparkSession:
     try:
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as failure:
-        raise error("spark_not_started", reason=str(failure).partition("\n")[0]) from failure
+        raise error("spark_not_started", reason=spark_reason(failure)) from failure
     spark.sparkContext.setLogLevel("FATAL")
     return spark
+
+
+_JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
+
+
+def spark_reason(failure: Exception) -> str:
+    """Return the cause of a failure of Spark in one line: the innermost exception of Java, without class and state."""
+    lines = [line.strip() for line in str(failure).strip().splitlines()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    own = [line.removeprefix(": ") for line in lines if line.startswith(": ")]  # Py4J: ": class: message"
+    found = (causes[-1:] or own[:1] or lines[:1] or [type(failure).__name__])[0]
+    return _JAVA_CLASS.sub("", found).partition(" SQLSTATE")[0].rstrip()
 
 
 def _sizes(driver_memory_mb: int, shuffle_partitions: int | None) -> dict[str, str]:
     sizes = {"spark.driver.memory": f"{driver_memory_mb}m", "spark.driver.maxResultSize": f"{driver_memory_mb}m"}
     if shuffle_partitions is not None:
         sizes["spark.sql.shuffle.partitions"] = str(shuffle_partitions)
-    log = f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
-    return sizes | {"spark.driver.extraJavaOptions": log}
+    return sizes
+
+
+def _java_options(java: Java, *, uses_cds: bool, is_brief: bool) -> dict[str, str]:
+    """Return the options of Java; without an archive of classes, have one made when this process ends."""
+    options = [_LOG_OPTION, *(_BRIEF if is_brief else ())]
+    if uses_cds:
+        shared = sharing_options(java.program)
+        options += shared
+        if not shared:
+            make_when_done(java.program)
+    return {"spark.driver.extraJavaOptions": " ".join(options)}
 
 
 def _prepare_process(java: Java, python: str, *, is_local: bool) -> None:

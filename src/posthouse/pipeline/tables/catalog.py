@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 from posthouse.pipeline.tables import (
+    gold_agents_hourly,
     gold_contention_hourly,
     gold_cost_daily,
     gold_latency_hourly,
@@ -60,6 +61,7 @@ TABLES = in_order(
     silver_inbox.TABLE,
     silver_conversations.TABLE,
     gold_traffic_hourly.TABLE,
+    gold_agents_hourly.TABLE,
     gold_latency_hourly.TABLE,
     gold_cost_daily.TABLE,
     gold_refusals_daily.TABLE,

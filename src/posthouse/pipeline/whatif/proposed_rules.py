@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -53,14 +52,13 @@ class _File(msgspec.Struct):
     budget: BudgetProposal | None = None
 
 
-def read_proposal(config: Path | None, rules: Path | None) -> Proposal:
-    """Read and validate the files of a proposal."""
+def parse_proposal(config: bytes | None, rules: bytes | None) -> Proposal:
+    """Validate the contents of the files of a proposal."""
     reliability, budget = Reliability(), None
     if config is not None:
-        data = _read(config)
-        reliability = merge_reliability(reliability, data)
-        budget = _read_budget(data)
-    return Proposal(reliability, None if rules is None else parse_rules(_read(rules)), budget)
+        reliability = merge_reliability(reliability, config)
+        budget = _read_budget(config)
+    return Proposal(reliability, None if rules is None else parse_rules(rules), budget)
 
 
 def _read_budget(data: bytes) -> BudgetProposal | None:
@@ -73,13 +71,12 @@ def _read_budget(data: bytes) -> BudgetProposal | None:
     return budget
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as failure:
-        raise error("config_unreadable", path=str(path), reason=failure.strerror or str(failure)) from failure
-
-
+#: The tables of a comparison of history and simulation, with their columns.
+COMPARED = {
+    "totals": ("code", "was", "would"),
+    "accepted": ("created_ms", "sender", "subject", "id", "would", "text"),
+    "refusals": ("code", "key", "minute", "was", "would"),
+}
 RATE_LIMITED = "rate_limited"
 BOOTED = "booted"
 

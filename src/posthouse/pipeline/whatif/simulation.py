@@ -21,6 +21,7 @@ from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import LONG, TEXT, mailbox_hash, number, struct, text, whole
 from posthouse.pipeline.whatif.proposed_rules import (
     BOOTED,
+    COMPARED,
     FULL_OF_LETTERS,
     Attempt,
     Change,
@@ -240,6 +241,22 @@ def simulate_history(journal: DataFrame, proposal: Proposal) -> Simulation:
     is_undecided = f.col("would").isNull() & f.col("place").isNotNull()
     decided = _simulate_mailboxes(rated.where(is_undecided), changes, boots, proposal)
     return Simulation(decided.unionByName(rated.where(~is_undecided)))
+
+
+def compare(simulation: Simulation, limit: int) -> dict[str, Any]:
+    """Return what differs between history and simulation: the tables in COMPARED, at most `limit` rows each."""
+    attempts = simulation.attempts.cache()
+    try:
+        totals = simulation.refusals.groupBy("code").agg(f.sum("was").alias("was"), f.sum("would").alias("would"))
+        refused = simulation.accepted.where("would IS NOT NULL").orderBy("created_ms", "id", "subject")
+        changed = simulation.refusals.where("was <> would").orderBy("minute", "code", "key")
+        frames = {"totals": totals.orderBy("code"), "accepted": refused.limit(limit), "refusals": changed.limit(limit)}
+        rows = {kind: [list(row) for row in frame.select(*COMPARED[kind]).collect()] for kind, frame in frames.items()}
+        count = simulation.accepted.agg(f.count("*"), f.count("would")).first()
+    finally:
+        attempts.unpersist()
+    assert count is not None
+    return {**rows, "messages": count[0], "would_be_refused": count[1]}
 
 
 def _key(code: str) -> Any:
