@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,9 +40,9 @@ async def bob(house: House) -> AsyncIterator[Host]:
 
 
 @asynccontextmanager
-async def named(house: House, name: str) -> AsyncIterator[Host]:
+async def named(house: House, name: str, **settings: Any) -> AsyncIterator[Host]:
     """A daemon at a relay whose administrator has given its node a name; it has the agent that the tests are."""
-    async with host_at(house, name, tcp="on") as host, house.client(ADMIN) as admin:
+    async with host_at(house, name, tcp="on", **settings) as host, house.client(ADMIN) as admin:
         await admin.meshes.add_member("main", host.node, name.rpartition("/")[2])
         await host.add_agent("mcp")  # as the SDK's client calls itself
         yield host

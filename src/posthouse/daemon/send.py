@@ -185,7 +185,7 @@ class Sending:
             row = await self._outbox.find(given.supersedes, agent)
             if (row.from_agent, row.destination, row.to_agent) != (agent, *to):
                 raise error("value_invalid", name="supersedes", reason="it is no message of yours to this recipient")
-            said[SUPERSEDES] = row.event_id
+            said[SUPERSEDES] = row.message_id
         if given.valid_until is not None:
             until_ns = parse_utc(given.valid_until)
             if until_ns <= self._clock.wall_ns() and not await self._outbox.has(client_message_id, agent):
@@ -204,20 +204,20 @@ class Sending:
         if not row.destination or row.status in (OutboxStatus.DEAD, OutboxStatus.ABORTED):
             raise error("outbox_row_state", id=row.id, status=row.status, allowed="rows that were or will be sent")
         if await self._drop_unsent(row):
-            return {"message_id": row.event_id, "state": "dropped"}
+            return {"message_id": row.message_id, "state": "dropped"}
         options: MessageOptions = {
-            "client_message_id": f"withdraw-{row.event_id}",
-            "meta": {WITHDRAWS: row.event_id},
+            "client_message_id": f"withdraw-{row.message_id}",
+            "meta": {WITHDRAWS: row.message_id},
             "from_agent": agent,
             "to_agent": row.to_agent,
         }
-        text = f"I withdraw my message {row.event_id}."
+        text = f"I withdraw my message {row.message_id}."
         request = self._composer.request(row.destination, text, self._mesh, options)
         outcome = await self._outbox.accept(self._sign(request), self._capacity_bytes())
         if outcome.action is AcceptAction.REFUSE:  # the notice of an earlier call is dead or was dropped
             fields = {name: value for name, value in outcome.body.items() if name != "error"}
             raise error("idempotency_key_reused", client_message_id=request.client_message_id, **fields)
-        return {"message_id": row.event_id, "state": "withdrawing"}
+        return {"message_id": row.message_id, "state": "withdrawing"}
 
     def _check_reconciled(self) -> None:
         if self.is_held:

@@ -7,17 +7,18 @@ FROM inbox
 WHERE message_id IN (SELECT value FROM json_each(:ids)) OR reply_to_id IN (SELECT value FROM json_each(:ids))
 
 -- :name sent
-SELECT event_id, reply_to_id, enqueued_at_ns, from_agent, destination, to_agent, event, status, confirmed_at_ns, read_at_ns,
-       rejected_at_ns, not_queued
+SELECT coalesce(broker_message_id, event_id), reply_to_id, enqueued_at_ns, from_agent, destination, to_agent, event, status,
+       confirmed_at_ns, read_at_ns, rejected_at_ns, not_queued
 FROM outbox
 WHERE status <> 'aborted'
-  AND (event_id IN (SELECT value FROM json_each(:ids)) OR reply_to_id IN (SELECT value FROM json_each(:ids)))
+  AND (event_id IN (SELECT value FROM json_each(:ids)) OR reply_to_id IN (SELECT value FROM json_each(:ids))
+       OR (broker_message_id <> event_id AND broker_message_id IN (SELECT value FROM json_each(:ids))))
 
 -- :name newest_received
 SELECT message_id, received_at_ns FROM inbox WHERE received_at_ns < ? ORDER BY received_at_ns DESC LIMIT ?
 
 -- :name newest_sent
-SELECT event_id, enqueued_at_ns FROM outbox WHERE status <> 'aborted' AND enqueued_at_ns < ?
+SELECT coalesce(broker_message_id, event_id), enqueued_at_ns FROM outbox WHERE status <> 'aborted' AND enqueued_at_ns < ?
 ORDER BY position DESC LIMIT ?
 
 -- :name received_traffic

@@ -159,6 +159,11 @@ async def test_a_message_repeated_from_another_outbox_follows_the_first_one(
     assert again.status == 202
     row = await laptop.until_status("c", "done")
     assert row["message_id"] == first["message_id"], "the id that its readers know"
+    assert again["message_id"] != first["message_id"]
+    for key in (first["message_id"], again["message_id"], first["message_id"][:12]):
+        assert (await laptop.row(key))["id"] == row["id"], "both ids name the row"
+        thread = (await laptop.get(f"/v1/threads/{key}")).body
+        assert [each["message_id"] for each in thread["messages"]] == [first["message_id"]]
     assert await tester.bodies() == ["run"]
     await tester.post("/v1/inbox/seen", all=True)
     await eventually(lambda: laptop.row("c"), lambda row: row["state"] == "read")

@@ -111,7 +111,7 @@ async def _received_id(call: LocalCall, key: str) -> str | None:
 
 async def _sent_id(call: LocalCall, key: str) -> str | None:
     try:
-        return (await find_outbox_row(call, key))[1].event_id
+        return (await find_outbox_row(call, key))[1].message_id
     except PosthouseError:
         return None
 

@@ -46,7 +46,7 @@ async def show_message(call: LocalCall) -> HttpResponse:
 
 async def _shown_state(node: MeshNode, row: OutboxRow, relay: Any) -> dict[str, Any]:
     """Return how far a message of this host has come, and if its recipient sends receipts."""
-    answered_ns = await node.inbox.store.pool.run(lambda db: answered_at_ns(db, row.event_id))
+    answered_ns = await node.inbox.store.pool.run(lambda db: answered_at_ns(db, row.message_id))
     delivery = relay["deliveries"][0] if relay and len(relay["deliveries"]) == 1 else {}
     state = shown_state(row.state, delivery.get("state"), delivery.get("receipt"), is_answered=answered_ns is not None)
     return {

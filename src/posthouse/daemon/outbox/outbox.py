@@ -230,13 +230,15 @@ def read_depth(db: apsw.Connection) -> Depth:
 def find_row(db: apsw.Connection, key: str, agent: str = DEFAULT_INBOX) -> OutboxRow | None:
     """Return a row by its id, client_message_id or (part of the) message id; the agent's own, else the newest."""
     order = "ORDER BY from_agent = ? DESC, position DESC LIMIT 1"
-    for column in ("id", "client_message_id", "event_id"):
+    first_id = "broker_message_id <> event_id AND broker_message_id"
+    for column in ("id", "client_message_id", "event_id", first_id):
         found: Any = db.execute(f"{SQL.columns} WHERE {column} = ? {order}", (key, agent)).fetchone()
         if found is not None:
             return OutboxRow(*found)
     if not is_short_event_id(key):
         return None
-    rows: Any = db.execute(f"{SQL.columns} WHERE event_id BETWEEN ? AND ? LIMIT 2", (key, key + "g")).fetchall()
+    condition = f"event_id BETWEEN ?1 AND ?2 OR {first_id} BETWEEN ?1 AND ?2"
+    rows: Any = db.execute(f"{SQL.columns} WHERE {condition} LIMIT 2", (key, key + "g")).fetchall()
     if len(rows) > 1:
         raise error("id_ambiguous", id=key)
     return OutboxRow(*rows[0]) if rows else None

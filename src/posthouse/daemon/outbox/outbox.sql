@@ -27,12 +27,10 @@ FROM outbox WHERE destination = ? AND status = 'pending' ORDER BY position LIMIT
 UPDATE outbox SET status = 'inflight', attempts = attempts + 1, next_attempt_at_ns = NULL WHERE position = ?
 
 -- :name mark_done
--- a relay that had the message from another outbox answers its id there: confirmations and replies name that one
-UPDATE outbox SET status = 'done', delivered_at_ns = ?1, broker_message_id = ?2, event_id = ?2, history_id = ?3,
-       last_error = NULL,
+UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL,
        own_post = CASE WHEN own_post = 'given' THEN 'given' WHEN destination GLOB '#*' THEN 'waiting' ELSE 'none' END,
-       not_queued = coalesce(?4, not_queued)
-WHERE position = ?5 AND status = 'inflight'
+       not_queued = coalesce(?, not_queued)
+WHERE position = ? AND status = 'inflight'
 
 -- :name mark_accepted
 UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL,
@@ -48,15 +46,18 @@ UPDATE outbox SET own_post = 'given' WHERE position = ?
 
 -- :name note_confirmed
 UPDATE outbox SET confirmed_at_ns = :at_ns
-WHERE event_id = :message_id AND confirmed_at_ns IS NULL AND destination NOT GLOB '#*' RETURNING id
+WHERE (event_id = :message_id OR (broker_message_id = :message_id AND broker_message_id <> event_id))
+  AND confirmed_at_ns IS NULL AND destination NOT GLOB '#*' RETURNING id
 
 -- :name note_read
 UPDATE outbox SET read_at_ns = :at_ns, confirmed_at_ns = coalesce(confirmed_at_ns, :at_ns)
-WHERE event_id = :message_id AND read_at_ns IS NULL AND rejected_at_ns IS NULL RETURNING id
+WHERE (event_id = :message_id OR (broker_message_id = :message_id AND broker_message_id <> event_id))
+  AND read_at_ns IS NULL AND rejected_at_ns IS NULL RETURNING id
 
 -- :name note_rejected
 UPDATE outbox SET rejected_at_ns = :at_ns, reject_reason = :reason
-WHERE event_id = :message_id AND read_at_ns IS NULL AND rejected_at_ns IS NULL RETURNING id
+WHERE (event_id = :message_id OR (broker_message_id = :message_id AND broker_message_id <> event_id))
+  AND read_at_ns IS NULL AND rejected_at_ns IS NULL RETURNING id
 
 -- :name mark_deferred
 UPDATE outbox SET status = 'pending', next_attempt_at_ns = ?, last_error = ?

@@ -96,6 +96,11 @@ class OutboxRow(NamedTuple):
     not_queued: str | None
 
     @property
+    def message_id(self) -> str:
+        """The id under which readers know the message: that of its first event, if another outbox had sent it."""
+        return self.broker_message_id or self.event_id
+
+    @property
     def state(self) -> MessageState:
         """What is known on this host of a message's way."""
         return known_state(self.status, self.confirmed_at_ns, self.read_at_ns, self.rejected_at_ns, self.not_queued)
@@ -118,7 +123,7 @@ class OutboxRow(NamedTuple):
             "superseded_by": self.superseded_by,
             "payload_bytes": self.payload_bytes,
             "destination": self.destination,
-            "message_id": self.event_id,
+            "message_id": self.message_id,
             "from_agent": self.from_agent,
             "to_agent": self.to_agent,
             "state": self.state.value,

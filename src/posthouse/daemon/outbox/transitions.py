@@ -91,7 +91,7 @@ def accept_row(
         _insert_row(tx, row, mesh, via=via)
         return AcceptOutcome(outcome.action, outcome.status, outcome.body | {"id": row.id, "message_id": row.event_id})
     if outcome.action is AcceptAction.ANSWER and existing is not None:
-        ids = {"id": existing.id, "message_id": existing.event_id}
+        ids = {"id": existing.id, "message_id": existing.broker_message_id or existing.event_id}
         return AcceptOutcome(outcome.action, outcome.status, outcome.body | ids)
     return outcome
 
