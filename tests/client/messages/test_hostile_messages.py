@@ -24,6 +24,12 @@ BOB, ALICE = NodeKey.generate(), NodeKey.generate()
 ABOUT = {"was_stored": True, "attempt": 1}
 
 
+@pytest.fixture(autouse=True)
+def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These relays answer no confirmation: a client that closes would wait five seconds for it."""
+    monkeypatch.setattr("posthouse.client.messages.receiver._SETTLE_S", 0.1)
+
+
 def message(body: str = "hello", *, to: str = BOB.node, mesh: str | None = None, kind: int = 1000) -> Event:
     named = () if mesh is None else (("mesh", mesh),)
     return sign_event(ALICE, kind, body, (("p", to), ("c", body), *named), 1_000)
