@@ -85,13 +85,13 @@ def audit_with(pipeline_options: PipelineOptions, *, is_derived: bool = False, i
 
 def write_report(lake: Lake, to: Path | None, audited: Report | None, selection: Selection | None = None) -> Path:
     """Write the report and return its path."""
-    from posthouse.files import write_atomic
+    from posthouse.files import private_dir, write_atomic
     from posthouse.model.clock import system_clock
     from posthouse.pipeline.report.gather_figures import gather_figures
     from posthouse.pipeline.report.page import render_page
 
     page = render_page(gather_figures(lake, system_clock(), audited, selection))
-    path = (lake.path / FILE_NAME if to is None else to).absolute()
+    path = (private_dir(lake.path) / FILE_NAME if to is None else to).absolute()
     write_atomic(path, page.encode())
     return path
 

@@ -45,6 +45,10 @@ class Cluster:
         """Return how many executors each worker has started."""
         return [len(list((self.folder / f"worker{number}").glob("app-*/*"))) for number in range(_WORKERS)]
 
+    def logs(self) -> list[Path]:
+        """Return what the processes of the cluster and its executors wrote."""
+        return sorted([*self.folder.glob("*.log"), *self.folder.glob("worker*/app-*/*/std*")])
+
 
 @contextmanager
 def standalone_cluster(folder: Path) -> Iterator[Cluster]:
@@ -105,7 +109,8 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARK_DAEMON_JAVA_OPTS": f"{_QUICK_START} -Dlog4j2.configurationFile={log.as_uri()}",
         "PYSPARK_PYTHON": sys.executable,
     }
-    return os.environ | java_environment(find_java()) | options
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return inherited | java_environment(find_java()) | options
 
 
 def _write_configuration(folder: Path) -> Path:

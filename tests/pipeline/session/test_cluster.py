@@ -1,4 +1,4 @@
-"""A real standalone cluster gives the same tables as this machine alone, our package shipped by the tool."""
+"""A standalone cluster whose workers share nothing but an S3 server gives the same tables as this machine alone."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
 from bench.pipeline_stores import make_mixed_store
+from posthouse.keys import keyfile
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.run.lake_run import bring_up_to_date
+from tests.pipeline.relay import Post, post_office
 from tests.pipeline.run.lakes import journal_rows, table_rows
+from tests.pipeline.s3 import SECRET
 from tests.pipeline.session.cluster import Cluster, standalone_cluster
 
 if TYPE_CHECKING:
@@ -24,30 +28,54 @@ if TYPE_CHECKING:
 
 _RUN_S = 400  # for a driver, two executors and every table, on a machine that does other things too
 _ROWS = 200
+_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+_JOB = Path(__file__).with_name("cluster_job.py")
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark-programs")
-def test_a_cluster_makes_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_cluster_that_shares_only_s3_makes_the_same_tables(spark: SparkSession, bucket: str, tmp_path: Path) -> None:
     store = make_mixed_store(tmp_path / "relay", _ROWS)
-    far, near = Lake(tmp_path / "far"), Lake(tmp_path / "near")
-    with standalone_cluster(tmp_path) as cluster:
-        done = _run(cluster, store, far)
+    keyfile.create(store.with_name("key.json"))
+    far, near = Lake(f"{bucket}/lake"), Lake(tmp_path / "near")
+    with standalone_cluster(tmp_path) as cluster, post_office(tmp_path) as post:
+        done = _submit(cluster, post, store, far)
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout.splitlines()[-1])["rows"] == _ROWS
+        refused, *_steps, report = [json.loads(line) for line in done.stdout.splitlines()]
         assert all(cluster.executors()), "a worker had nothing to do"
-    bring_up_to_date(spark, near, [Access(str(store))])
+        shown = [done.stdout, done.stderr, *(path.read_text(errors="replace") for path in cluster.logs())]
+    assert refused == {
+        "source": "source_not_shared",
+        "lake": "lake_files_missing",
+        "tables": ["bronze_epochs"],
+        "told_committed": False,
+    }
+    assert report["rows"] >= _ROWS
+    for lake in (far, near):  # this machine goes on where the cluster ended: the run has left records of its own
+        bring_up_to_date(spark, lake, [Access(str(store))])
     assert journal_rows(spark, far) == journal_rows(spark, near)
     made = table_rows(far)
     assert made == table_rows(near)
     assert all(made[name] for name in ("silver_messages", "silver_deliveries", "silver_leases", "silver_refusals"))
+    assert not any(SECRET in text for text in shown), "a log shows the key of S3"
 
 
-def _run(cluster: Cluster, store: Path, lake: Lake) -> subprocess.CompletedProcess[str]:
-    given = ("--source", str(store), "--lake", str(lake.path), "--master", cluster.url, "--json")
+def _submit(cluster: Cluster, post: Post, store: Path, lake: Lake) -> subprocess.CompletedProcess[str]:
+    flags = ("--source", post.relay.url, "--key-file", str(post.home / "sender.json"), "--json")
+    (cluster.folder / "driver").mkdir()
+    options = {"POSTHOUSE_HOME": str(cluster.folder / "home"), "PYSPARK_PYTHON": sys.executable}
     return subprocess.run(
-        [sys.executable, "-m", "posthouse.cli.main", "pipeline", "run", *given],
-        env=os.environ | cluster.environ | {"POSTHOUSE_HOME": str(cluster.folder / "home")},
+        [
+            str(_SUBMIT),
+            "--master",
+            cluster.url,
+            str(_JOB),
+            str(store),
+            str(cluster.folder / "driver"),
+            lake.location,
+            *flags,
+        ],
+        env=os.environ | cluster.environ | options,
         capture_output=True,
         text=True,
         timeout=_RUN_S,
