@@ -174,6 +174,7 @@ async def test_parked_event_is_tried_again_over_restarts_until_its_command_succe
     async with home.running(hook) as running:
         (item,) = await home.receive(running, sender=ANA, topic="build")
         await eventually(running.parked.list, bool)
+        await eventually(lambda: _position(home, running, hook), lambda seq: seq == home.inbox.store.extent().head)
     gate.touch()
     async with home.running(hook) as running:
         assert running.parked.total == 1
@@ -183,6 +184,28 @@ async def test_parked_event_is_tried_again_over_restarts_until_its_command_succe
     assert (told["POSTHOUSE_REF"], told["POSTHOUSE_FROM"], told["POSTHOUSE_TOPIC"]) == (item, "ana", "build")
     assert told["POSTHOUSE_TOKEN"]
     assert [run["attempt"] for run in await home.runs()] == [1, 2, 3, 4]
+
+
+async def test_event_that_was_parked_before_the_cursor_moved_is_not_run_beside_it(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_hooks, "_RETRY_S", (0.01, 0.01))
+    out = tmp_path / "out"
+    hook = UserHook("h", "received", f"echo $POSTHOUSE_REF >> {out}; exit 1")
+    async with home.running(hook):
+        pass
+    await home.receive(None)
+    with monkeypatch.context() as dying:
+
+        async def die(*_given: object) -> None:
+            raise asyncio.CancelledError
+
+        dying.setattr(UserHooks, "_move", die)
+        async with home.running(hook) as running:
+            await eventually(running.parked.list, bool)
+    async with home.running(hook) as running:
+        await eventually(lambda: _position(home, running, hook), lambda seq: seq == home.inbox.store.extent().head)
+    assert len(await lines(out)) == 3
 
 
 async def test_hook_without_room_for_parked_events_stays_with_its_event(

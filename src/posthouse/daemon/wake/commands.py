@@ -136,6 +136,7 @@ class MailCommands:
             claim = await self._announcer.claim_wake(agent)
             if not claim.waiting:
                 return
+            command = self._on_mail.get(agent)
             try:
                 is_announced = await self._announce(agent, claim)
             except BaseException:
@@ -143,16 +144,15 @@ class MailCommands:
                 raise
             if not is_announced:
                 await self._announcer.release(claim)
-                is_changed = await self._pause_for_retry(agent, retry_s)
+                is_changed = await self._pause_for_retry(agent, retry_s, command)
                 retry_s = WAKE_EVERY_S if is_changed else min(_RETRY_MAX_S, retry_s * 2)
                 continue
             await self._announcer.settle(claim)
             if not self._announcer.is_releasing(agent):
                 return
 
-    async def _pause_for_retry(self, agent: str, seconds: float) -> bool:
+    async def _pause_for_retry(self, agent: str, seconds: float, failed: str | None) -> bool:
         """Sleep before a failed command runs again; return True at once if its user has set another one."""
-        failed = self._on_mail.get(agent)
         return await self._pause(seconds, lambda: self._on_mail.get(agent) != failed)
 
     async def _pause(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:

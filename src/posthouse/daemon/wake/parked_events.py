@@ -79,6 +79,13 @@ class ParkedEvents:
         """Return how many events of a hook are parked."""
         return self._counts.get(hook, 0)
 
+    async def has(self, hook: str, event_id: str) -> bool:
+        """Return True if an event of a hook is parked."""
+        if not self.count(hook):
+            return False
+        where = "WHERE hook = ? AND event_id = ?"
+        return bool(await self._store.pool.run(lambda db: _read(db, where, hook, event_id)))
+
     async def list(self) -> Sequence[ParkedEvent]:
         """Return all of them, the oldest first."""
         return await self._store.pool.run(lambda db: _read(db, "ORDER BY parked_at_ns, event_id"))

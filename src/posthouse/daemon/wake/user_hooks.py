@@ -281,6 +281,8 @@ class UserHooks:
         event = HookEvent(str(Cursor(source.store.epoch, record.seq)), record, record.decoded_body(), sender)
         if not hook.match.accepts(record.mesh or "", event.agents, event.topic, event.senders):
             return
+        if await self.parked.has(hook.name, event.id):
+            return  # the daemon died after it had parked the event and before the cursor moved
         attempt = 1
         while (exit_code := await self._attempt(hook, event.attempt(hook.event, attempt))) != 0:
             if attempt >= ATTEMPTS and await self._park(hook, event, attempt, exit_code):
