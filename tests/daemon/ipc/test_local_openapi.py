@@ -12,11 +12,13 @@ import pytest
 from posthouse.client.daemon.local_api import InboxItem
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.ipc.openapi import ROUTES, describe_local_api
+from posthouse.daemon.wake import user_hooks
 from posthouse.http.openapi import encode_document
 from posthouse.model.clock import format_utc, system_clock
 from posthouse.model.limits import SECOND_NS
+from posthouse.model.user_hook import UserHook
 from tests.client.house import House
-from tests.daemon.hosts import Host, host_at
+from tests.daemon.hosts import Host, eventually, host_at
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = describe_local_api(ROUTES)
@@ -108,15 +110,21 @@ def read_types(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[tuple[str, str, 
 
 
 async def test_real_requests_and_answers_are_as_the_document_says(
-    house: House, bob: Host, tmp_path: Path, read_types: set[tuple[str, str, str]]
+    house: House,
+    bob: Host,
+    tmp_path: Path,
+    read_types: set[tuple[str, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with host_at(house, "alice") as alice:
+    monkeypatch.setattr(user_hooks, "_RETRY_S", (0.01, 0.01))
+    async with host_at(house, "alice", hooks=(UserHook("h", "connected", "exit 1"),)) as alice:
         ask = Checked(alice)
         await use_messages(ask, house, alice, bob)
         await use_topics(ask)
         await use_locks_and_profile(ask)
         await use_agents(ask, tmp_path)
         await use_the_daemon(ask)
+        await use_hooks(ask, alice)
     described = {(route.method, route.path) for route in ROUTES if route.responses}
     assert ask.called == described - {STREAM}
     declared = {
@@ -183,6 +191,12 @@ async def use_agents(ask: Checked, tmp_path: Path) -> None:
     await ask("GET", "/v1/reservations")
     await ask("DELETE", "/v1/reservations", json={}, params={"agent": "anna"})
     await ask("POST", "/v1/agents/retire", json={"name": "anna"})
+
+
+async def use_hooks(ask: Checked, alice: Host) -> None:
+    await eventually(lambda: alice.get("/v1/event-hooks"), lambda said: bool(said["parked"]))
+    await ask("GET", "/v1/event-hooks")
+    await ask("POST", "/v1/event-hooks/parked", json={"hook": "h", "action": "drop"})
 
 
 async def use_the_daemon(ask: Checked) -> None:
