@@ -263,6 +263,21 @@ async def test_reserved_repository_path_is_locked_for_other_hosts_too(house: Hou
         await eventually(lambda: bob.post("/v1/reservations", paths=paths, repo=True), lambda said: said.status == 201)
 
 
+async def test_shared_repository_path_that_is_reserved_alone_is_locked_alone(
+    house: House, bob: Host, tree: Path
+) -> None:
+    for words in (("init", "-q"), ("commit", "-q", "--allow-empty", "-m", "x")):
+        git(tree, *words)
+    clone = tree.parent / "clone"
+    git(tree.parent, "clone", "-q", str(tree), str(clone))
+    async with host_at(house, "alice") as alice:
+        for mode in ("shared", "exclusive"):
+            made = await alice.post("/v1/reservations", paths=[str(tree / "src")], repo=True, mode=mode)
+            assert made.status == 201
+        refused = await bob.post("/v1/reservations", paths=[str(clone / "src")], repo=True, mode="shared")
+        assert (refused.status, refused["error"]) == (409, "held")
+
+
 async def test_path_outside_of_a_repository_cannot_be_locked_for_one(local: Local, tree: Path) -> None:
     refused = await local.reserve("ann", tree, repo=True)
     assert refused["error"] == "reservation_repo_unknown"

@@ -303,7 +303,7 @@ class AsyncDaemonClient:
 
     async def change_parked(self, hook: str, action: Literal["retry", "drop"]) -> dict[str, Any]:
         """Try the parked events of a hook again now, or give them up; return how many there are."""
-        return await self._transport.execute(calls.change_parked(hook, action))
+        return await self._transport.execute(calls.event_hooks(hook, action))
 
     # The mesh and the daemon
 

@@ -393,11 +393,9 @@ def set_on_mail(name: str, command: str | None) -> Call[dict[str, Any]]:
     return Call("POST", "/v1/agents/on-mail", as_object, body=drop_none(name=name, command=command))
 
 
-def event_hooks() -> Call[dict[str, Any]]:
-    return Call("GET", "/v1/event-hooks", as_object)
-
-
-def change_parked(hook: str, action: str) -> Call[dict[str, Any]]:
+def event_hooks(hook: str | None = None, action: str | None = None) -> Call[dict[str, Any]]:
+    if hook is None:
+        return Call("GET", "/v1/event-hooks", as_object)
     return Call("POST", "/v1/event-hooks/parked", as_object, body={"hook": hook, "action": action})
 
 

@@ -56,6 +56,8 @@ class RepoLocks:
         self._active = active
         #: (agent, name of the lock) -> token
         self._tokens: dict[tuple[str, str], int] = {}
+        #: the shared ones of them
+        self._shared: set[tuple[str, str]] = set()
 
     async def acquire(self, agent: str, names: Sequence[str], *, is_shared: bool) -> None:
         """Acquire locks for an agent, all or none; raises what the relay answers."""
@@ -63,7 +65,10 @@ class RepoLocks:
         fresh: list[str] = []
         try:
             for name in names:
-                if (agent, name) not in self._tokens:
+                key = (agent, name)
+                if key in self._tokens and is_shared != (key in self._shared):
+                    await locks.release(name, self._tokens.pop(key))  # `renew` takes it back if the rest is refused
+                if key not in self._tokens:
                     await self._acquire_one(locks, agent, name, is_shared=is_shared)
                     fresh.append(name)
         except BaseException:
@@ -111,6 +116,10 @@ class RepoLocks:
             tree=True,
         )
         self._tokens[agent, name] = grant.token
+        if is_shared:
+            self._shared.add((agent, name))
+        else:
+            self._shared.discard((agent, name))
 
     def _give_back(self, keys: Iterable[tuple[str, str]]) -> None:
         for agent, name in list(keys):
