@@ -95,11 +95,11 @@ def _copy(
 
 
 def _write(delta: Delta, rows: pa.Table, day: str) -> None:
-    folder = delta.path / f"{DAY}={day}" if day else delta.path
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    delta.path.chmod(0o700)
-    file = folder / f"part-{secrets.token_hex(8)}.parquet"
-    pq.write_table(rows, file)
+    path = f"{DAY}={day}/" if day else ""
+    path += f"part-{secrets.token_hex(8)}.parquet"
+    delta.storage.prepare()
+    delta.storage.prepare(path)
+    pq.write_table(rows, delta.storage.full_path(path), filesystem=delta.storage.filesystem())
     schema = rows.schema.append(pa.field(DAY, pa.string())) if day else rows.schema
-    commit = Commit(add=[describe_file(delta.storage, file.relative_to(delta.path).as_posix())])
+    commit = Commit(add=[describe_file(delta.storage, path)])
     delta.commit(commit, schema, [DAY] if day else [])

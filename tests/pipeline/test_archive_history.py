@@ -16,6 +16,7 @@ from posthouse.pipeline import archive_history as archiving
 from posthouse.pipeline.archive_history import archive
 from posthouse.pipeline.epochs import ALL_LIVE, Epoch, Segment, segments_of
 from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.lake.lookup import Lookup
 from posthouse.relay.ops.maintenance import backup_relay, restore_relay
 from tests.pipeline.filled_lake import Row, fill_lake
 from tests.relay.edge import Author, Edge
@@ -32,11 +33,16 @@ async def administrator(edge: Edge, tmp_path: Path) -> AsyncIterator[Client]:
         yield client
 
 
+@pytest.fixture(params=["directory", "s3"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake" if request.param == "directory" else f"{request.getfixturevalue('bucket')}/lake")
+
+
 async def test_what_the_lake_holds_is_pruned_and_the_rest_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archiving, "RANGE_RECORDS", 7)
-    alice, bob, lake = Author(), Author(), Lake(tmp_path / "lake")
+    alice, bob = Author(), Author()
     async with checked(tmp_path / "relay") as edge:
         events = [alice.event(1, str(number)) for number in range(40)]
         seqs = await edge.publish(*events)
@@ -56,6 +62,8 @@ async def test_what_the_lake_holds_is_pruned_and_the_rest_is_not(
             assert (again.pruned, again.emptied) == (0, 0)
         token = await edge.token(bob)
         assert (await edge.get(f"/v1/events/{waiting['id']}", token)).value["content"] == "waiting"
+    ((_seq, found),) = Lookup(lake).messages("main", lambda _event: True, "waiting", before_seq=None)
+    assert found.id == waiting["id"]
 
 
 async def test_what_is_young_stays(tmp_path: Path) -> None:
