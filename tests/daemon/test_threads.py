@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.transitions import OUTBOX
 from posthouse.daemon.threads import SUBJECT_MAX_CHARACTERS, THREAD_MAX, subject_of
 from posthouse.model.clock import FakeClock
+from tests.client.waiting import until
 from tests.daemon.hosts import Host, eventually, make_host, running
 from tests.daemon.old_stores import make_old_store
 from tests.daemon.test_inbox import item
@@ -164,3 +166,17 @@ async def test_agents_show_their_oldest_unread_message(alice: Host) -> None:
     await ann.post("/v1/inbox/seen", all=True)
     [listed] = (await alice.get("/v1/agents"))["items"]
     assert (listed["unread"], listed["oldest_unread_at"]) == (0, None)
+
+
+async def test_a_wait_for_a_thread_ends_with_an_answer_that_comes_meanwhile(tmp_path: Path) -> None:
+    host = make_host(tmp_path, "ws://127.0.0.1:9", "a")
+    async with running(host):
+        ann, ben = await host.add_agent("ann"), await host.add_agent("ben")
+        asked = await ann.send("ben", "is it green?")
+        await ben.until_bodies(1)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(ann.get("/v1/inbox", thread=asked["message_id"], reader="wait", wait_s=10))
+            await until(lambda: host.daemon.context.waiters.count == 1)
+            await ben.send("ann", "about something else")
+            await ben.send("ann", "it is", reply_to_id=asked["message_id"])
+        assert [each["body"] for each in waiting.result()["items"]] == ["it is"]

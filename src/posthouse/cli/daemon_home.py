@@ -165,6 +165,7 @@ def leave(
     """
     from posthouse.cli.daemon_start import existing_mesh
     from posthouse.client import Memberships
+    from posthouse.daemon.directory import DaemonDirectory
     from posthouse.model.clock import format_utc, system_clock
 
     directory = existing_mesh(daemon_options)
@@ -178,6 +179,10 @@ def leave(
     output.result({"mesh": mesh, "aside": aside}, f"left {mesh}; its files are in {aside}")
     if note is not None:
         output.note(note)
+    if not DaemonDirectory(daemon_options.root()).meshes():
+        output.note(
+            "this host is in no mesh now: join one with `posthouse join`, or stop it with `posthouse daemon down`"
+        )
 
 
 def _stop_serving(daemon_options: DaemonOptions, directory: MeshDirectory, *, abort_pending: bool) -> None:

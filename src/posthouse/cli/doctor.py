@@ -311,7 +311,8 @@ def check_daemons(home: Home) -> Iterator[Finding]:
             with DaemonClient(directory, timeout_s=_DAEMON_S) as daemon:
                 yield from _examine_daemon(name, daemon.health())
         except PosthouseError as failure:
-            yield fail(name, str(failure), failure.hint)
+            report = warn if failure.code == "mesh_not_served" else fail  # a host that has left its last mesh
+            yield report(name, str(failure), failure.hint)
 
 
 def _examine_daemon(name: str, health: Health) -> Iterator[Finding]:

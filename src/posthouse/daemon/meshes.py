@@ -73,7 +73,7 @@ class MeshTable:
         """Return a mesh, by default the one of requests that name none; raises mesh_not_served or its failure."""
         node = self.nodes.get(self.default if mesh is None else mesh)
         if node is None:
-            served = ", ".join(sorted(self.nodes))
+            served = ", ".join(sorted(self.nodes)) or "none"
             raise error("mesh_not_served", mesh=mesh or self.default, served=served)
         if not node.is_open:
             raise node.failure or error("mesh_not_served", mesh=node.mesh, served="")

@@ -26,7 +26,7 @@ from posthouse.daemon.outbox.outbox_rows import NewRow, SentBefore
 from posthouse.daemon.settings import KEEP_DAYS
 from posthouse.model.api import MessageStates
 from posthouse.model.clock import Clock
-from posthouse.model.errors import PosthouseError
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import MESSAGE, Event, encode_event
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.model.message import Message, fingerprint, read_message
@@ -157,9 +157,13 @@ class Reconciler:
             cursor: str | None = None
             while True:
                 page = await self._uplink.client.query(wanted, limit=_PAGE, cursor=cursor)
+                missing = await self._missing(page.events)
                 mailbox = self._uplink.mailbox
-                if mailbox is not None:
-                    await deliver_history(mailbox, await self._missing(page.events), self._uplink.client.key)
+                if mailbox is None:  # such as while the inbox cannot be written
+                    raise error(
+                        "relay_unreachable", relay=self._uplink.client.url.origin, reason="the mailbox is closed"
+                    )
+                await deliver_history(mailbox, missing, self._uplink.client.key)
                 cursor = page.cursor
                 if cursor is None:
                     break

@@ -151,6 +151,7 @@ def test_two_hosts_talk_after_up_invite_and_join(server: Machine, laptop: Machin
     left = laptop("daemon", "leave", "--abort-pending")
     assert (Path(left["aside"]) / "keypair.json").exists()
     assert laptop("use")["meshes"] == []
+    assert laptop.run("doctor").returncode == 0, "a daemon without a mesh is no fault"
 
 
 @pytest.mark.parametrize(

@@ -251,8 +251,7 @@ def inbox(given: InboxFilter, wait_s: float = 0.0) -> Call[Page[InboxItem]]:
 
 
 def item(row_id: str, *, is_confirmed: bool = False) -> Call[InboxItem]:
-    query = {"confirm": is_confirmed or None}
-    return Call("GET", f"/v1/inbox/{_part(row_id)}", as_struct(InboxItem), query)
+    return Call("GET", f"/v1/inbox/{_part(row_id)}", as_struct(InboxItem), {"confirm": is_confirmed or None})
 
 
 def seen(ids: Sequence[str]) -> Call[int]:

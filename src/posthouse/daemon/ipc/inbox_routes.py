@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -109,8 +108,12 @@ async def list_inbox(call: LocalCall) -> HttpResponse:
         )
         for node, filter_ in (await _inbox_filters(call, arguments, after)).items()
     }
-    # a reader with a mark is woken by its mail; any other request reads what there is
-    find = partial(_matching_items, wanted) if mark is None else partial(_wakeful_items, call, wanted)
+
+    async def find() -> list[InboxItem]:
+        current = await _with_thread(call, wanted, arguments.thread)
+        # a reader with a mark is woken by its mail; any other request reads what there is
+        return await (_matching_items(current) if mark is None else _wakeful_items(call, current))
+
     items = await find()
     if not items and arguments.wait_s:
         items = await _wait_for_items(call, wanted, find, arguments.wait_s)
@@ -171,7 +174,7 @@ async def mark_seen(call: LocalCall) -> HttpResponse:
     if (body.ids is not None) == is_selection:
         raise error("body_invalid", reason="give either ids, or conditions, or all")
     if body.ids is None:
-        wanted = await _inbox_filters(call, body, body.after)
+        wanted = await _with_thread(call, await _inbox_filters(call, body, body.after), body.thread)
         return json_response({"count": sum([await node.inbox.mark_all_seen(each) for node, each in wanted.items()])})
     if len(body.ids) > MAX_SEEN:
         raise error("body_invalid", reason=f"at most {MAX_SEEN} ids at once")
@@ -198,15 +201,21 @@ async def _inbox_filters(call: LocalCall, given: Selection, after: str | None) -
             sender=None if sender is None else sender.destination,
             from_agent=(None if sender is None else sender.agent) or None,
             search=search,
-            message_ids=None if given.thread is None else await _thread_ids(call, node, given.thread),
             agent=call.agent,
         )
         for node, sender in (await resolve_in_meshes(call, given.from_)).items()
     }
 
 
-async def _thread_ids(call: LocalCall, node: MeshNode, key: str) -> frozenset[str]:
-    return await node.threads.message_ids(await message_id_of(call, key), call.agent)
+async def _with_thread(call: LocalCall, wanted: _Wanted, thread: str | None) -> _Wanted:
+    """Return the filters with the messages that a thread has now: an answer may come while a request waits."""
+    if thread is None:
+        return wanted
+    first = await message_id_of(call, thread)
+    return {
+        node: each._replace(message_ids=await node.threads.message_ids(first, call.agent))
+        for node, each in wanted.items()
+    }
 
 
 async def show_thread(call: LocalCall) -> HttpResponse:
