@@ -1,6 +1,7 @@
 """A campaign against locks: eight clients fight while processes stop, the relay is killed or restored, and clocks step.
 
-The clients are sessions of four nodes. One of the two locks has two names: itself, and the tree above it.
+The clients are sessions of four nodes. One lock has two names: itself, and the tree above it. Another one is shared by
+most of its holders.
 
 A request without an answer has an unknown outcome, but not for ever: it was sent on one connection, to the process
 that listened when that connection was made. That process had started by then, and nothing it does comes after its
@@ -22,7 +23,7 @@ from typing import Any
 
 from posthouse.model.clock import TEST_CLOCK_ENV, SystemClock
 from tests.faults.child import Child
-from tests.faults.locks_client import LEASE_MS, tree_above
+from tests.faults.locks_client import LEASE_MS, SHARED, tree_above
 from tests.faults.locks_linear import FOREVER
 from tests.faults.locks_model import Op
 from tests.faults.relay_process import RelayProcess
@@ -30,7 +31,7 @@ from tests.faults.relay_process import RelayProcess
 CLIENTS = 8
 RESOURCES = ["db/main", "deploy"]
 #: each name that a client asks for -> the lock that it is a name of
-LOCK_OF = {name: name for name in RESOURCES} | {tree_above(name): name for name in RESOURCES if "/" in name}
+LOCK_OF = {name: name for name in (*RESOURCES, SHARED)} | {tree_above(name): name for name in RESOURCES if "/" in name}
 #: refusals before anything was looked at: they say nothing about a lock
 _NO_EFFECT = {"unsent", "token_invalid", "authentication_required", "relay_stopping", "store_busy", "locks_too_fast"}
 _HOUR_NS = 3_600 * 10**9
@@ -75,7 +76,7 @@ class Campaign:
         transport = "stream" if number % 2 else "http"
         seed = f"{self.chance.random()}"
         env = {TEST_CLOCK_ENV: str(clock_file)}
-        return Child("tests.faults.locks_client", relay.url, transport, number, seed, *RESOURCES, env=env)
+        return Child("tests.faults.locks_client", relay.url, transport, number, seed, *RESOURCES, SHARED, env=env)
 
     def _harm(self, turn: int, relay: RelayProcess, clients: list[Child], clock_file: Path) -> None:
         kind = ("stop", "kill", "step", "restore", "rollback")[turn % 5]
@@ -126,7 +127,7 @@ class Campaign:
         temporary.replace(path)
 
     def _history(self, told: list[list[str]]) -> dict[str, list[Op]]:
-        history: dict[str, list[Op]] = {resource: [] for resource in RESOURCES}
+        history: dict[str, list[Op]] = {resource: [] for resource in (*RESOURCES, SHARED)}
         for lines in told:
             first = json.loads(lines[0])
             client = f"{first['node']}#{first['session']}"
@@ -159,6 +160,7 @@ class Campaign:
             call.get("token", 0),
             call.get("request_id"),
             call["resource"],
+            call.get("mode") == "shared",
         )
 
     def _over_by(self, connected_ns: int | None) -> int:

@@ -25,6 +25,7 @@ from posthouse.model.event import encode_event
 
 ANSWER_S = 20
 LEASE_MS = 1_000
+SHARED = "library"  # the lock that most holders share
 _CLOCK = system_clock()
 
 
@@ -201,9 +202,11 @@ def _choose(chance: random.Random, resource: str, held: dict[str, Any] | None, m
             return "renew", {**held, "lease_ms": LEASE_MS}
         return "release", dict(held)
     wanted: dict[str, Any] = {"resource": resource, "lease_ms": LEASE_MS}
+    if resource == SHARED:
+        wanted["mode"] = "shared" if chance.random() < 0.7 else "exclusive"
     if "/" in resource and chance.random() < 0.4:  # the tree above it excludes it, and is excluded by it
         wanted |= {"resource": tree_above(resource), "tree": True}
-    if chance.random() < 0.5:
+    if resource != SHARED and chance.random() < 0.5:
         wanted["request_id"] = mark
     if chance.random() < 0.4:
         wanted["wait_ms"] = chance.choice([20, 200, 800])

@@ -33,6 +33,7 @@ class Op:
     request_id: str | None = None
     #: the name under which it asked
     resource: str = ""
+    is_shared: bool = False
 
     def __hash__(self) -> int:
         return hash((self.client, self.kind, self.called_ns))

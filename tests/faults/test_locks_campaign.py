@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 from posthouse.relay.ops.maintenance import replay_store_locks
 from posthouse.relay.store.sqlite.meshes_and_locks import all_locks
 from posthouse.sqlite.connection import open_reader
+from tests.faults import locks_shared_model as shared_model
 from tests.faults.audited import audit_findings
 from tests.faults.campaign import chance, rounds
 from tests.faults.locks_campaign import CLIENTS, RESOURCES, Campaign
-from tests.faults.locks_linear import find_violation
+from tests.faults.locks_client import SHARED
+from tests.faults.locks_linear import FOREVER, find_violation
 from tests.faults.locks_model import INITIAL, Op, changed, covers, step
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.xdist_group("lock-faults")]
@@ -35,8 +38,36 @@ def test_histories_under_stops_kills_delays_and_clock_steps_are_linearizable(tmp
         assert _is_other_session_noticed(ops), resource
     assert _is_other_name_noticed(history[RESOURCES[0]])
     assert _is_repeat_noticed(history[RESOURCES[1]])  # the search is longer for a lock with two names
+    _check_shared(history[SHARED])
     _check_journal(tmp_path / "relay" / "relay.db", history)
     assert audit_findings(tmp_path / "relay" / "relay.db") == []
+
+
+def _check_shared(ops: list[Op]) -> None:
+    """Check the lock that is shared; a grant beside another one must be found if it had been exclusive."""
+    stuck = _find_shared_violation(ops)
+    assert stuck is None, f"{SHARED} of {len(ops)}: {stuck}"
+    assert {op.is_shared for op in ops if _is_new_grant(op)} == {True, False}
+    grant, release = min(_shared_pairs(ops), key=lambda pair: pair[1].returned_ns)
+    begun = _begun_by(ops, release.returned_ns)
+    assert _find_shared_violation(begun) is None
+    assert _find_shared_violation([replace(op, is_shared=False) if op is grant else op for op in begun]) is not None
+
+
+def _find_shared_violation(ops: list[Op]) -> object | None:
+    return find_violation(ops, shared_model.INITIAL, shared_model.step, shared_model.covers)
+
+
+def _shared_pairs(ops: list[Op]) -> Iterator[tuple[Op, Op]]:
+    """Yield each shared grant with a later release by another session, whose own grant came before."""
+    grants = [op for op in ops if _is_new_grant(op) and op.answer]
+    granted_ns = {(op.client, op.answer["token"]): op.returned_ns for op in grants if op.answer}
+    for release in filter(_is_release, ops):
+        since_ns = granted_ns.get((release.client, release.token), FOREVER)
+        for grant in grants:
+            is_between = since_ns < grant.called_ns and grant.returned_ns < release.called_ns
+            if grant.is_shared and is_between and grant.client != release.client:
+                yield grant, release
 
 
 def _is_new_grant(op: Op) -> bool:
@@ -55,7 +86,7 @@ def _is_repeat_noticed(ops: list[Op]) -> bool:
 
 def _is_other_session_noticed(ops: list[Op]) -> bool:
     """Tell whether the checker finds a release by a session that holds nothing, of the node that does."""
-    release = next(op for op in ops if _is_release(op))
+    release = _first_release(ops)
     other = next(op.client for op in ops if op.node == release.node and op.client != release.client)
     return _is_wrong_once(ops, release, replace(release, client=other))
 
@@ -64,8 +95,13 @@ def _is_other_name_noticed(ops: list[Op]) -> bool:
     """Tell whether the checker finds a release under the name of the tree above what is held."""
     names = {op.resource for op in ops if _is_release(op)}
     assert len(names) == 2, "the lock was released under both of its names"
-    release = next(op for op in ops if _is_release(op))
+    release = _first_release(ops)
     return _is_wrong_once(ops, release, replace(release, resource=(names - {release.resource}).pop()))
+
+
+def _first_release(ops: list[Op]) -> Op:
+    """Return the earliest release: the search for what is planted there is the shortest."""
+    return min((op for op in ops if _is_release(op)), key=lambda op: op.returned_ns)
 
 
 def _is_release(op: Op) -> bool:
@@ -80,13 +116,14 @@ def _is_found(ops: list[Op], wrong: Op, former: Op) -> bool:
 
 def _is_wrong_once(ops: list[Op], wrong: Op, planted: Op) -> bool:
     """Tell whether the history up to an operation is right, and wrong with another one in its place."""
-    begun = [
-        op if op.returned_ns <= wrong.returned_ns else replace(op, answer=None)  # it may take effect later
-        for op in ops
-        if op.called_ns <= wrong.returned_ns
-    ]
+    begun = _begun_by(ops, wrong.returned_ns)
     assert find_violation(begun, INITIAL, step, covers) is None
     return find_violation([planted if op is wrong else op for op in begun], INITIAL, step, covers) is not None
+
+
+def _begun_by(ops: list[Op], moment_ns: int) -> list[Op]:
+    """Return the operations that had begun by a moment; those that had not ended may take effect later."""
+    return [op if op.returned_ns <= moment_ns else replace(op, answer=None) for op in ops if op.called_ns <= moment_ns]
 
 
 def _is_noticed(ops: list[Op]) -> bool:
