@@ -43,8 +43,9 @@ async def main(directory: Path, schemes: list[str]) -> None:
                 "live": "/live",
                 "health": "/health",
             }
-            for number in range(30):  # something to draw
-                await team.say("tester", "builder@atlas", f"Board two: {number * 13} of 412 tests passed")
+            for number in range(1, 25):  # something to draw
+                text = f"Board two: {number * 17} of 412 tests passed"
+                await team.say("tester", "planner@atlas", text, crossing.last.message_id)
                 await asyncio.sleep(0.1 + 0.3 * (number % 3 == 0))
             for scheme in schemes:
                 await _take(browser, console.new_link(), console.origin, pages, directory, scheme)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from posthouse.client import Received
 from posthouse.client.daemon import DaemonEvent
 from posthouse.model.clock import parse_utc
 from posthouse.model.errors import PosthouseError
@@ -30,6 +29,7 @@ _KINDS = {
     LAKE_ROOT: "lake seal",
 }
 _SHOWN_TAGS = 4
+_SHOWN_CHARACTERS = 40  # of the value of a tag
 #: events of the daemon that change what a page shows
 _WARNINGS = frozenset({"outbox_dead", "outbox_pressure", "system"})
 
@@ -93,22 +93,28 @@ class LiveFeed:
             self._waiting.discard(waiting)
 
 
-def row_of_event(number: int, received: Received) -> LiveRow:
+def row_of_event(number: int, event: Event, cursor: str | None) -> LiveRow:
     """Return the header of an event of the relay."""
-    event = received.event
-    cursor = received.cursor
     kind = _KINDS.get(event.kind, str(event.kind))
     if event.kind == MESSAGE:
         try:
             return _message_row(number, event, cursor)
         except PosthouseError:
             kind = "malformed message"
-    shown = " ".join(f"{tag[0]}={tag[1]}" for tag in event.tags[:_SHOWN_TAGS] if len(tag) > 1)
-    more = len(event.tags) - _SHOWN_TAGS
-    detail = f"{shown} and {more} more" if more > 0 else shown
     return LiveRow(
-        number, RELAY, kind, event.created_at_ns, event.pubkey, detail=detail, event_id=event.id, cursor=cursor
-    )
+        number, RELAY, kind, event.created_at_ns, event.pubkey, to=next(iter(event.values("p")), ""),
+        detail=_about(event), event_id=event.id, cursor=cursor,
+    )  # fmt: skip
+
+
+def _about(event: Event) -> str:
+    """Return what an event that is no message is about, from its tags."""
+    if event.kind in (CONFIRMATION, RECEIPT):
+        count = len(event.values("e"))
+        return f"{count} message" if count == 1 else f"{count} messages"
+    tags = [tag for tag in event.tags if len(tag) > 1 and tag[0] not in ("p", "h")]
+    shown = " ".join(f"{tag[0]}={tag[1][:_SHOWN_CHARACTERS]}" for tag in tags[:_SHOWN_TAGS])
+    return f"{shown} and {len(tags) - _SHOWN_TAGS} more" if len(tags) > _SHOWN_TAGS else shown
 
 
 def _message_row(number: int, event: Event, cursor: str | None) -> LiveRow:

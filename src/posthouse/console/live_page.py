@@ -15,18 +15,20 @@ from typing import Any, NamedTuple
 import msgspec
 from aiohttp import web
 
-from posthouse.client import Received
 from posthouse.console.context import ConsoleCall
-from posthouse.console.live_feed import LiveRow, row_of_event
+from posthouse.console.live_feed import DAEMON, LiveRow, row_of_event
+from posthouse.console.upstream import Upstream
 from posthouse.http.response import SAFETY_HEADERS, HttpResponse
 from posthouse.journal.cursor import Cursor, parse_cursor
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 
 SHOWN_ROWS = 200
 _ALIVE_S = 10.0  # between lines of a stream without news
 _SETTLE_S = 0.25  # changes within this time are one
 _WRITE_S = 30.0
 _PAGE = 500
+_RETRY_S = 1.0  # between questions to a relay that is away
+_LOST_CURSOR = frozenset({"cursor_reset", "cursor_pruned", "cursor_invalid"})
 _HEADERS = {"Content-Type": "application/x-ndjson", **SAFETY_HEADERS}
 
 
@@ -76,20 +78,70 @@ def _last_cursor(rows: Sequence[LiveRow]) -> str:
 
 async def stream_rows(call: ConsoleCall) -> HttpResponse:
     """Stream rows after a number until the page closes the stream."""
-    feed, wanted = call.upstream.feed, filter_of(call)
-    number, cursor = _number(call), call.wish("cursor")
-    with call.context.streams.enter(), feed.listen() as news:
+    wanted, reader = filter_of(call), LiveReader(call.upstream, _number(call), call.wish("cursor"))
+    with call.context.streams.enter(), call.upstream.feed.listen() as news:
         response = await _open(call)
-        if not feed.has_all_after(number) and cursor:
-            async for missed in _missed_rows(call, cursor):
-                await _write_rows(call, response, missed, wanted, number)
         while not call.context.is_stopping:
             news.clear()
-            rows = feed.after(number)
-            number = rows[-1].number if rows else number
-            await _write_rows(call, response, rows, wanted, number)
-            await _wait(news)
+            async for rows in reader.new_rows():
+                await _write_rows(call, response, rows, wanted, reader.number)
+            if not reader.is_behind:
+                await _wait(news)
     return HttpResponse(response=response)
+
+
+class LiveReader:
+    """The position of one page in the feed, and the way back to rows that the feed has forgotten."""
+
+    def __init__(self, upstream: Upstream, number: int, cursor: str) -> None:
+        #: of the last row that the page has
+        self.number = number
+        self._upstream = upstream
+        #: of the last event of the relay that the page has; empty: none
+        self._cursor = cursor
+        #: seq through which the relay itself was asked
+        self._passed = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """True if there are rows that the page does not have."""
+        return self._upstream.feed.newest > self.number
+
+    async def new_rows(self) -> AsyncIterator[list[LiveRow]]:
+        """Yield the rows after the position, oldest first, and move it; at least one list, which may be empty."""
+        feed = self._upstream.feed
+        if self._cursor and not feed.has_all_after(self.number):
+            known = feed.newest  # the relay has committed what the feed has, so its answer covers this much
+            try:
+                async for rows in self._stored_rows():
+                    yield rows
+            except PosthouseError as failure:
+                if failure.code not in _LOST_CURSOR:
+                    await asyncio.sleep(_RETRY_S)
+                    return
+                self._cursor = ""  # the relay was restored: the feed is all there is
+            rows = [row for row in feed.after(self.number) if row.number <= known and row.source == DAEMON]
+            self.number = known
+        else:
+            rows = [row for row in feed.after(self.number) if self._is_new(row)]
+            self.number = feed.newest
+            self._cursor = _last_cursor(rows) or self._cursor
+        yield rows
+
+    def _is_new(self, row: LiveRow) -> bool:
+        return row.cursor is None or parse_cursor(row.cursor).seq > self._passed
+
+    async def _stored_rows(self) -> AsyncIterator[list[LiveRow]]:
+        """Yield all events of the relay after the cursor, page by page."""
+        epoch, wanted = parse_cursor(self._cursor).epoch, {"mesh": self._upstream.mesh}
+        following: str | None = self._cursor
+        while following is not None:
+            page = await self._upstream.relay.query(wanted, cursor=following, limit=_PAGE)
+            rows = [row_of_event(0, each.event, str(Cursor(epoch, each.seq))) for each in page.events]
+            self._cursor = _last_cursor(rows) or self._cursor
+            self._passed = parse_cursor(self._cursor).seq
+            yield rows
+            following = page.cursor
 
 
 async def stream_changes(call: ConsoleCall) -> HttpResponse:
@@ -105,20 +157,6 @@ async def stream_changes(call: ConsoleCall) -> HttpResponse:
             is_new, number = feed.newest > number, feed.newest
             await _write(response, {"changed": number} if is_new else {})
     return HttpResponse(response=response)
-
-
-async def _missed_rows(call: ConsoleCall, cursor: str) -> AsyncIterator[list[LiveRow]]:
-    """Yield the events of the relay between a cursor and the oldest row of the feed."""
-    relay, feed = call.upstream.relay, call.upstream.feed
-    oldest = next((parse_cursor(row.cursor).seq for row in feed.after(0) if row.cursor), None)
-    epoch = parse_cursor(cursor).epoch
-    following: str | None = cursor
-    while following is not None:
-        page = await relay.query({"mesh": call.upstream.mesh}, cursor=following, limit=_PAGE)
-        missed = [each for each in page.events if oldest is None or each.seq < oldest]
-        rows = [Received(each.event, each.seq, str(Cursor(epoch, each.seq))) for each in missed]
-        yield [row_of_event(0, each) for each in rows]
-        following = page.cursor if len(missed) == len(page.events) else None
 
 
 def _number(call: ConsoleCall) -> int:

@@ -27,7 +27,7 @@ async def show_locks(call: ConsoleCall) -> HttpResponse:
     locks = await attempt(upstream.relay.locks.list(mesh=upstream.mesh, limit=PAGE, cursor=call.wish("cursor") or None))
     reservations = await attempt(upstream.daemon.reservations())
     is_admin = await upstream.is_admin()
-    history = await _history(call) if is_admin else Found[JournalPage](None)
+    history: Found[JournalPage] = await _history(call) if is_admin else Found(None)
     now_ns = call.context.clock.wall_ns()
     listed = [] if locks.value is None else locks.value.locks
     return call.page(

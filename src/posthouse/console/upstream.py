@@ -21,6 +21,7 @@ from posthouse.client.daemon.trace_steps import Step
 from posthouse.client.failures import Backoff
 from posthouse.console.live_feed import LiveFeed, row_of_daemon_event, row_of_event
 from posthouse.console.metric_samples import MetricSamples
+from posthouse.journal.cursor import Cursor
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import SECOND_NS
@@ -75,6 +76,8 @@ class Upstream:
         #: returns the steps of a message on this host's bus, by event id, client_message_id and mesh
         self.find_bus_steps: FindBusSteps = lambda _event_id, _client_message_id, _mesh: []
         self._tasks: list[asyncio.Task[None]] = []
+        #: where the stream of the relay continues
+        self._relay_cursor: str | None = None
         self._cached: dict[str, tuple[int, Any]] = {}
 
     async def start(self) -> None:
@@ -134,9 +137,13 @@ class Upstream:
 
     async def _follow_relay(self) -> None:
         await self.relay.connect(is_patient=True)
-        async with await self.relay.subscribe({"mesh": self.mesh}, limit=_FIRST_EVENTS) as events:
+        epoch = str((await self.relay.info())["epoch"])
+        limit = None if self._relay_cursor else _FIRST_EVENTS
+        async with await self.relay.subscribe({"mesh": self.mesh}, cursor=self._relay_cursor, limit=limit) as events:
             async for received in events:
-                self.feed.add(partial(row_of_event, received=received))
+                # events from before the first cursor of the relay have none of their own
+                self._relay_cursor = received.cursor or str(Cursor(epoch, received.seq or 0))
+                self.feed.add(partial(row_of_event, event=received.event, cursor=self._relay_cursor))
 
     async def _follow_daemon(self) -> None:
         async for event in self.daemon.events():
