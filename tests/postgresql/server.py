@@ -78,7 +78,7 @@ class PostgresServer:
     """A running server; databases are made from a template that holds the schema of a relay's store."""
 
     def __init__(self, installation: Path, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         if self._user is not None:
             os.chown(folder, self._user.pw_uid, self._user.pw_gid)
@@ -95,22 +95,22 @@ class PostgresServer:
     @property
     def data(self) -> Path:
         """The data directory."""
-        return self._folder / "data"
+        return self.folder / "data"
 
     def url(self, database: str) -> str:
         """Return the URL of a database."""
-        return f"postgresql://posthouse@/{database}?host={self._folder}"
+        return f"postgresql://posthouse@/{database}?host={self.folder}"
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        settings = _SETTINGS | {"unix_socket_directories": str(self._folder)}
+        settings = _SETTINGS | {"unix_socket_directories": str(self.folder)}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with (self._folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [self._bin / "postgres", "-D", self.data, *options],
                 stdout=log,
                 stderr=log,
-                cwd=self._folder,
+                cwd=self.folder,
                 preexec_fn=_die_with_parent,
                 **self._as_user(),
             )
@@ -121,7 +121,7 @@ class PostgresServer:
                 return
             except psycopg.OperationalError:
                 if self._process.poll() is not None or time.monotonic() > until:
-                    raise RuntimeError((self._folder / "log").read_text()) from None
+                    raise RuntimeError((self.folder / "log").read_text()) from None
                 time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
@@ -154,7 +154,7 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> None:
         subprocess.run(
-            [self._bin / program, *arguments], check=True, capture_output=True, cwd=self._folder, **self._as_user()
+            [self._bin / program, *arguments], check=True, capture_output=True, cwd=self.folder, **self._as_user()
         )
 
     def _as_user(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.relay.both_stores import each_store  # noqa: F401 - a fixture
 from tests.relay.edge import Author, Edge, running
 
 

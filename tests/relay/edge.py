@@ -22,6 +22,7 @@ from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.server import NO_PROTECTION, RelayServer, ServerSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS
+from tests.relay.both_stores import store_of
 
 PATIENCE_S = 20  # limit of every wait in these tests; nothing here takes a second by itself
 FAST = Rate(1_000_000, 1_000_000)
@@ -240,6 +241,7 @@ async def running(
     settings = ServerSettings(
         listen=ListenAddress("127.0.0.1", 0),
         data_dir=data_dir,
+        store=store_of(data_dir),
         protection=replace(protection, has_admin=True),
         admins=(admin.node,),
         event_rate=event_rate,

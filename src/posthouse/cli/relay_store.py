@@ -36,10 +36,19 @@ def store_path(given: Path | None, *, is_needed: bool = True) -> Path:
     """Return the file of the relay's store, or raise a usage error that names it if it does not exist."""
     from posthouse.relay.store.sqlite.store import FILE_NAME
 
+    refuse_server_store()
     path = relay_directory(given) / FILE_NAME
     if is_needed and not path.exists():
         raise error("usage", text=f"there is no store {path}", hint="Give the relay's directory with --data-dir.")
     return path
+
+
+def refuse_server_store() -> None:
+    """Raise if the relay's store is in PostgreSQL: its own tools copy and check it."""
+    from posthouse.postgresql.store_url import shown_url
+
+    if (url := load_settings({})["relay.store"].value) is not None:
+        raise error("store_on_server", url=shown_url(str(url)))
 
 
 def mark_path(directory: Path, given: Path | None) -> Path:
@@ -56,6 +65,7 @@ def hold_relay_lock(given: Path | None) -> Iterator[Path]:
     from posthouse.files import private_dir
     from posthouse.sqlite.store_lock import StoreLock
 
+    refuse_server_store()
     directory = private_dir(relay_directory(given))
     lock = StoreLock(directory / "relay", exclusive=True)
     try:

@@ -117,6 +117,12 @@ _RELAY_ADDRESS: tuple[Setting, ...] = (
     Setting("relay.listen", str, "127.0.0.1:7420", "Address and port to listen on."),
     Setting("relay.data_dir", str, "~/.posthouse/relay", "Directory with relay.db and the key of the relay."),
     Setting(
+        "relay.store",
+        str,
+        None,
+        "URL of a PostgreSQL database, postgresql://USER@HOST/DATABASE. Unset: relay.db in the data directory.",
+    ),
+    Setting(
         "relay.high_water",
         str,
         None,

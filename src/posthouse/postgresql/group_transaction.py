@@ -10,7 +10,7 @@ the transaction until it is settled: no group is answered wrongly.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -18,13 +18,8 @@ import psycopg
 from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError
-from posthouse.postgresql.server_connection import (
-    ServerConnection,
-    is_of_server,
-    open_writer_session,
-    shown_url,
-    translate,
-)
+from posthouse.postgresql.server_connection import ServerConnection, is_of_server, open_writer_session, translate
+from posthouse.postgresql.store_url import shown_url
 from posthouse.sqlite.connection import copy_error
 from posthouse.sqlite.transaction import BatchState, Item
 
@@ -45,6 +40,7 @@ class GroupTransaction(BatchState):
         self.url = url
         self.changes = 0
         self._closing = threading.Event()
+        self._is_committing = False
         self.xact_id: str | None = None
         self.db = self.open_session()
 
@@ -55,16 +51,18 @@ class GroupTransaction(BatchState):
     def commit_items(self, items: Items, clock: Clock, path: str) -> Fatal | None:
         """Run `items` in one transaction and set the result or error of each."""
         del path
-        wall_ns = 0
         try:
             wall_ns = clock.wall_ns()
-            if self.db.is_lost:
-                self.db = self.open_session()
-            self._transact(items, wall_ns, self._run_together)
+            self._transact_again_if_lost(items, wall_ns, is_isolated=False)
         except BaseException as exc:  # noqa: BLE001 - the callers get it
-            if len(items) == 1 or not wall_ns or self.db.is_lost or is_of_server(_cause(exc)):
+            if len(items) == 1 or isinstance(exc, Fatal) or self.db.is_lost or is_of_server(_cause(exc)):
                 return _fail_all(items, self._to_caller_error(exc))
-            return self._commit_isolated(items, wall_ns)
+        else:
+            return None
+        try:
+            self._transact_again_if_lost(items, wall_ns, is_isolated=True)
+        except BaseException as exc:  # noqa: BLE001 - raised by the transaction, not by an item
+            return _fail_all(items, self._to_caller_error(exc))
         return None
 
     def stop_waiting(self) -> None:
@@ -76,28 +74,36 @@ class GroupTransaction(BatchState):
         del is_failed
         self.db.close()
 
-    def _commit_isolated(self, items: Items, wall_ns: int) -> Fatal | None:
+    def _transact_again_if_lost(self, items: Items, wall_ns: int, *, is_isolated: bool) -> None:
+        """Run a transaction; once more if the session was lost before COMMIT, because then nothing was written."""
+        if self.db.is_lost:
+            self.db = self.open_session()
         try:
-            self._transact(items, wall_ns, self._run_with_savepoints)
-        except BaseException as exc:  # noqa: BLE001 - raised by the transaction, not by an item
-            return _fail_all(items, self._to_caller_error(exc))
-        return None
+            self._transact(items, wall_ns, is_isolated)
+            return
+        except BaseException:
+            if not self.db.is_lost or self._is_committing:
+                raise
+        self.db = self.open_session()
+        self._transact(items, wall_ns, is_isolated)
 
-    def _transact(self, items: Items, wall_ns: int, run: Callable[[Items], None]) -> None:
+    def _transact(self, items: Items, wall_ns: int, is_isolated: bool) -> None:
         """BEGIN, run, COMMIT; if anything raises, roll back everything, unless the server did commit."""
-        self.xact_id = None
-        is_committing = False
+        self.xact_id, self._is_committing = None, False
         try:
-            with self.db.pipeline():
+            with self.db.pipeline(prepares=not is_isolated):
                 self.db.queue("BEGIN")
                 self.db.queue("SELECT pg_advisory_xact_lock($1)", WRITE_LOCK)
                 self.begin(wall_ns)
-                run(items)
+                if is_isolated:
+                    self._run_with_savepoints(items)
+                else:
+                    self._run_together(items)
                 self.before_commit()
-                is_committing = True
+                self._is_committing = True
                 self.db.queue("COMMIT")
         except BaseException:
-            if not (is_committing and self.db.is_lost and self._was_committed()):
+            if not (self._is_committing and self.db.is_lost and self._was_committed()):
                 self._roll_back()
                 raise
         self.keep()

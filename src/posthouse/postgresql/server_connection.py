@@ -13,7 +13,6 @@ import contextlib
 import secrets
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import conninfo
@@ -22,9 +21,9 @@ from psycopg.types.numeric import Int8BinaryDumper
 
 from posthouse.log import get_log
 from posthouse.model.errors import PosthouseError, error
+from posthouse.postgresql.store_url import shown_url
 
 log = get_log(__name__)
-SCHEMES = ("postgresql://", "postgres://")
 _LEAST_VERSION = 140_000  # pg_xact_status and pipelines exist before; older servers get no fixes
 _CONNECT_S = 3
 _READ_MS = 10_000  # far above any keyset read; a longer read keeps dead rows alive
@@ -50,6 +49,7 @@ class ServerConnection:
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
+        self._prepares = True
         # one type for all integers: a statement has one plan; arrays in binary form: bytes stay as they are
         connection.adapters.register_dumper(int, Int8BinaryDumper)
         connection.adapters.register_dumper(list, ListBinaryDumper)
@@ -57,7 +57,7 @@ class ServerConnection:
     def queue(self, statement: str, *parameters: Any) -> psycopg.RawCursor[tuple[Any, ...]]:
         """Add a statement to the pipeline; its error comes with the next read or at the end of the pipeline."""
         cursor = psycopg.RawCursor(self._connection)
-        cursor.execute(statement.encode(), parameters, binary=True)
+        cursor.execute(statement.encode(), parameters, binary=True, prepare=None if self._prepares else False)
         return cursor
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
@@ -78,10 +78,18 @@ class ServerConnection:
         psycopg.ClientCursor(self._connection).execute(text.encode())
 
     @contextlib.contextmanager
-    def pipeline(self) -> Iterator[None]:
-        """Send the statements of the body together where no read comes between; raise the first error at its end."""
-        with self._connection.pipeline():
-            yield
+    def pipeline(self, *, prepares: bool = True) -> Iterator[None]:
+        """Send the statements of the body together where no read comes between; raise the first error at its end.
+
+        A body with ROLLBACK TO must not prepare statements: psycopg then forgets all prepared ones, but for those in
+        flight.
+        """
+        self._prepares, former = prepares and self._prepares, self._prepares
+        try:
+            with self._connection.pipeline():
+                yield
+        finally:
+            self._prepares = former
 
     @property
     def is_lost(self) -> bool:
@@ -92,17 +100,6 @@ class ServerConnection:
         """End the session; never raises."""
         with contextlib.suppress(psycopg.Error):
             self._connection.close()
-
-
-def is_server_url(text: str) -> bool:
-    """Return True if a text names a database of PostgreSQL."""
-    return text.startswith(SCHEMES)
-
-
-def shown_url(url: str) -> str:
-    """Return the URL without user, password and parameters, for logs and errors."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def open_session(url: str, settings: dict[str, int]) -> ServerConnection:

@@ -10,13 +10,8 @@ from __future__ import annotations
 import psycopg
 
 from posthouse.model.errors import error
-from posthouse.postgresql.server_connection import (
-    ServerConnection,
-    is_of_server,
-    open_writer_session,
-    shown_url,
-    translate,
-)
+from posthouse.postgresql.server_connection import ServerConnection, is_of_server, open_writer_session, translate
+from posthouse.postgresql.store_url import shown_url
 from posthouse.sqlite.schema import Component
 
 MIGRATION_LOCK = 0x706F7374_00000002

@@ -16,13 +16,8 @@ from typing import TypeVar
 import psycopg
 
 from posthouse.model.errors import error
-from posthouse.postgresql.server_connection import (
-    ServerConnection,
-    is_of_server,
-    open_reader_session,
-    shown_url,
-    translate,
-)
+from posthouse.postgresql.server_connection import ServerConnection, is_of_server, open_reader_session, translate
+from posthouse.postgresql.store_url import shown_url
 
 R = TypeVar("R")
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"

@@ -8,13 +8,14 @@ to the event loop that `start` ran on. Nothing here knows HTTP or WebSockets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from posthouse.files import private_dir
-from posthouse.journal.cursor import Cursor, parse_cursor, resolve_cursor
+from posthouse.journal.cursor import Cursor, Extent, parse_cursor, resolve_cursor
 from posthouse.journal.digest import Record
 from posthouse.journal.store import exit_process
 from posthouse.model.clock import Clock
@@ -243,6 +244,8 @@ class EngineSettings:
     has_pinch: bool = False
     #: clients that may wait for one lock
     wait_queue_max: int = WAIT_QUEUE_MAX
+    #: URL of a PostgreSQL database; None: relay.db in the data directory
+    store: str | None = None
     #: units of work, and their bytes, that may wait for the store's writer
     writer_max_items: int = MAX_WAITING_ITEMS
     writer_max_bytes: int = MAX_WAITING_BYTES
@@ -254,6 +257,35 @@ def exit_unless_damaged(failure: Fatal) -> None:
     """End the process, but serve reads from a damaged file: the writer refuses everything, and health says so."""
     if failure.code != "store_damaged":
         exit_process(failure)
+
+
+def open_store(
+    settings: EngineSettings, clock: Clock, on_fatal: Callable[[Fatal], None], vfs: str | None = None
+) -> RelayStore:
+    """Open the store that the settings name; blocks."""
+    bounds = {"writer_max_items": settings.writer_max_items, "writer_max_bytes": settings.writer_max_bytes}
+    if settings.store is None:
+        private_dir(settings.data_dir)
+        return SqliteStore(settings.data_dir / FILE_NAME, clock, on_fatal=on_fatal, vfs=vfs, **bounds)
+    with _driver_required():
+        from posthouse.relay.store.postgresql.pg_store import PgStore
+    return PgStore(settings.store, clock, on_fatal=on_fatal, **bounds)
+
+
+def server_extent(url: str) -> Extent | None:
+    """Return the extent of the store in a database, None if there is no store; blocks."""
+    with _driver_required():
+        from posthouse.relay.store.postgresql.pg_store import stored_extent
+    return stored_extent(url)
+
+
+@contextmanager
+def _driver_required() -> Iterator[None]:
+    """Explain that the driver of PostgreSQL, an extra, is not installed."""
+    try:
+        yield
+    except ImportError as failure:
+        raise error("store_driver_missing", reason=str(failure)) from failure
 
 
 class RelayEngine(Reads):
@@ -310,17 +342,7 @@ class RelayEngine(Reads):
         vfs: str | None = None,
     ) -> RelayEngine:
         """Open the store, create the mesh main and its admins, and start the threads."""
-        private_dir(settings.data_dir)
-        path = settings.data_dir / FILE_NAME
-        store = await asyncio.to_thread(
-            SqliteStore,
-            path,
-            clock,
-            on_fatal=on_fatal,
-            vfs=vfs,
-            writer_max_items=settings.writer_max_items,
-            writer_max_bytes=settings.writer_max_bytes,
-        )
+        store = await asyncio.to_thread(open_store, settings, clock, on_fatal, vfs)
         try:
             rows = await prepare_main(store, settings.relay, is_open=settings.is_main_open, admins=settings.admins)
             if settings.has_pinch:

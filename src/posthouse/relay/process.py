@@ -26,6 +26,7 @@ from posthouse.model.errors import error
 from posthouse.model.pinch import validate_host
 from posthouse.model.rate import Rate
 from posthouse.model.settings_sources import Resolved
+from posthouse.postgresql.store_url import validate_store_url
 from posthouse.relay.listen import Protection, parse_hosts, parse_listen, parse_metrics_listen, parse_origins
 from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings
 from posthouse.relay.pinch.pinch_settings import NO_ORIGINS, PinchSettings, parse_patterns
@@ -52,6 +53,7 @@ def server_settings(
         listen=parse_listen(given["listen"]),
         data_dir=Path(given["data_dir"]).expanduser().absolute(),
         is_new=is_new,
+        store=None if given["store"] is None else validate_store_url(given["store"]),
         high_water=_path(given["high_water"]),
         protection=Protection(
             tls_cert=_path(given["tls_cert"]),

@@ -27,9 +27,10 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import SECOND_NS, WAIT_QUEUE_MAX
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.rate import Rate
+from posthouse.postgresql.store_url import shown_url
 from posthouse.relay.auth import Challenges, Tokens
 from posthouse.relay.context import RelayContext, read_metrics_token
-from posthouse.relay.engine import EPHEMERAL_RATE, EVENT_RATE, EngineSettings, RelayEngine
+from posthouse.relay.engine import EPHEMERAL_RATE, EVENT_RATE, EngineSettings, RelayEngine, server_extent
 from posthouse.relay.http.api_server import listen_for_metrics, make_http_server
 from posthouse.relay.listen import (
     ListenAddress,
@@ -72,6 +73,8 @@ class ServerSettings:
     data_dir: Path
     #: begin an empty store in the place of a lost one
     is_new: bool = False
+    #: URL of a PostgreSQL database; None: a SQLite file in the data directory
+    store: str | None = None
     #: file of the high-water mark; None: beside the store
     high_water: Path | None = None
     protection: Protection = NO_PROTECTION
@@ -170,7 +173,8 @@ class RelayServer:
         self._opened.callback(lock.close)
         mark_file = MarkFile(settings.high_water or data_dir / MARK_NAME)
         has_new_key = not (data_dir / KEY_NAME).exists()
-        await asyncio.to_thread(check_store_files, data_dir, mark_file, is_new=settings.is_new)
+        check = check_store_files if settings.store is None else partial(check_store_server, settings.store)
+        await asyncio.to_thread(check, data_dir, mark_file, is_new=settings.is_new)
         self.key = keyfile.load_or_create(data_dir / KEY_NAME)
         engine_settings = self._engine_settings(data_dir, mark_file, has_new_key=has_new_key)
         engine = await RelayEngine.start(engine_settings, settings.clock)
@@ -239,6 +243,7 @@ class RelayServer:
             ephemeral_rate=settings.ephemeral_rate,
             deliveries=settings.deliveries,
             wait_queue_max=settings.wait_queue_max,
+            store=settings.store,
             writer_max_items=settings.writer_max_items,
             writer_max_bytes=settings.writer_max_bytes,
             has_pinch=settings.pinch is not None,
@@ -279,6 +284,23 @@ def check_store_files(data_dir: Path, mark_file: MarkFile, *, is_new: bool) -> N
         if extent is not None and not key.exists():
             raise error("relay_key_missing", key=str(key), path=str(path))
     create_private(path)
+
+
+def check_store_server(url: str, data_dir: Path, mark_file: MarkFile, *, is_new: bool) -> None:
+    """Refuse to start on a lost or rolled-back database, or on a store without its key.
+
+    A key without a store is no loss here: all relays of a store get the same key before the first of them starts.
+    """
+    extent = server_extent(url)
+    if is_new:
+        if extent is not None:
+            raise error("store_exists", path=shown_url(url))
+        mark_file.give_up()
+        return
+    refuse_rolled_back(mark_file.read(), extent, shown_url(url))
+    key = data_dir / KEY_NAME
+    if extent is not None and not key.exists():
+        raise error("relay_key_missing", key=str(key), path=shown_url(url))
 
 
 def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, head: int) -> RelayContext:

@@ -20,7 +20,7 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-async def core(tmp_path: Path, clock: FakeClock) -> AsyncIterator[RelayEngine]:
+async def core(tmp_path: Path, clock: FakeClock, each_store: str) -> AsyncIterator[RelayEngine]:
     settings = EngineSettings(
         tmp_path / "relay", RELAY, admins=(ADMIN.node,), event_rate=Rate(100, 500), ephemeral_rate=Rate(10, 20)
     )

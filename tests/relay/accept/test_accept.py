@@ -67,6 +67,7 @@ async def test_ephemeral_event_is_passed_on_and_not_stored(core: RelayEngine) ->
     assert (await core.query(ALICE.node, [Filter()])).events == []
 
 
+@pytest.mark.sqlite
 async def test_listener_hears_only_what_a_reader_would_find(core: RelayEngine) -> None:
     findings: list[bool] = []
 

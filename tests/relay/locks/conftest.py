@@ -23,3 +23,8 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     """An engine on a fake clock."""
     async with open_desk(tmp_path / "core") as opened:
         yield opened
+
+
+@pytest.fixture(autouse=True)
+def on_each_store(each_store: str) -> None:
+    """Run every test of this folder on SQLite and on PostgreSQL."""

@@ -157,6 +157,7 @@ async def test_pointer_of_a_closed_mesh_is_for_its_readers(desk: Desk, alice: Ho
         await desk.core.pointer(alice.node, "lab", "db")
 
 
+@pytest.mark.sqlite
 async def test_old_store_gets_its_pointers_when_it_is_opened(tmp_path: Path) -> None:
     clock = FakeClock()
     settings = EngineSettings(tmp_path, Author(99).node)

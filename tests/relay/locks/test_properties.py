@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,6 +100,7 @@ async def take(desk: Desk, oracle: Oracle, op: str, who: int, lease: int, back: 
     assert shown.token == oracle.last_token
 
 
+@pytest.mark.sqlite
 @settings(max_examples=40, deadline=None)
 @given(st.lists(STEP, max_size=30))
 def test_every_answer_is_what_the_spec_says(steps: list[tuple[str, int, int, int]]) -> None:

@@ -163,6 +163,7 @@ async def end(
     oracle.settle()
 
 
+@pytest.mark.sqlite
 @pytest.mark.faults
 def test_every_request_is_granted_refused_or_waits_as_the_spec_says(tmp_path: Path) -> None:
     for seed in range(rounds(sample=8, full=2_000)):

@@ -103,6 +103,7 @@ def _place(row: LockRow) -> tuple[str, str, str]:
     return row.resource, row.owner, row.session
 
 
+@pytest.mark.sqlite
 @settings(max_examples=30, deadline=None)
 @given(STEPS)
 def test_replayed_journal_gives_the_table(steps: list[tuple[str, int, int]]) -> None:
@@ -117,6 +118,7 @@ def test_replayed_journal_gives_the_table(steps: list[tuple[str, int, int]]) -> 
         db.close()
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(
     "damage",
     [
@@ -178,6 +180,7 @@ async def test_denials_write_no_record(desk: Desk) -> None:
     assert (await desk.core.store.extent()).head == before
 
 
+@pytest.mark.sqlite
 async def test_lock_and_record_are_written_together_or_not_at_all(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     await desk.granted(node(1))
     before = (await desk.core.store.extent()).head

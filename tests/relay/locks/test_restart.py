@@ -97,6 +97,7 @@ async def test_request_id_is_known_after_a_restart(tmp_path: Path, clock: FakeCl
         assert await desk.acquire(ALICE, request_id="q1") == first
 
 
+@pytest.mark.sqlite
 async def test_store_from_before_sessions_keeps_its_locks_tokens_and_request_ids(
     tmp_path: Path, clock: FakeClock
 ) -> None:
@@ -150,6 +151,7 @@ async def test_wall_clock_steps_change_nothing(tmp_path: Path, clock: FakeClock)
         assert await desk.granted(BOB) == token + 1
 
 
+@pytest.mark.sqlite
 async def test_restored_lease_stays_taken_but_its_token_is_void(tmp_path: Path, clock: FakeClock) -> None:
     path, backup = tmp_path / "relay" / "relay.db", tmp_path / "backup.db"
     async with open_desk(tmp_path / "relay", clock) as desk:

@@ -18,6 +18,7 @@ from tests.relay.locks.until import until
 ALICE, BOB, CAROL, DAVE = (node(number) for number in range(1, 5))
 
 
+@pytest.mark.sqlite
 async def test_thousand_waiters_are_served_in_the_order_they_came(desk: Desk) -> None:
     token = await desk.granted(ALICE)
     owners = [node(number) for number in range(10, 1_010)]
@@ -178,6 +179,7 @@ async def test_closing_answers_every_waiter(desk: Desk) -> None:
     assert code_of(await waiting) == "relay_stopping"
 
 
+@pytest.mark.sqlite
 async def test_no_refused_waiter_holds_the_lock(desk: Desk) -> None:
     """Waits end, are repeated and overlap with releases; answers and journal agree on every grant."""
     chance = random.Random(7)

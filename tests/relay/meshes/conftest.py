@@ -28,3 +28,8 @@ async def core(settings: EngineSettings, clock: FakeClock) -> AsyncIterator[Rela
     started = await RelayEngine.start(settings, clock)
     yield started
     await started.close()
+
+
+@pytest.fixture(autouse=True)
+def on_each_store(each_store: str) -> None:
+    """Run every test of this folder on SQLite and on PostgreSQL."""

@@ -114,6 +114,7 @@ def test_longest_prefix_decides() -> None:
     assert missing_fence(rules, 30_001, "a/c", None) is None
 
 
+@pytest.mark.sqlite
 async def test_rules_survive_a_restart_and_the_check_compares_them_with_the_journal(
     settings: EngineSettings, clock: FakeClock
 ) -> None:

@@ -92,6 +92,7 @@ async def test_only_admins_invite_within_bounds(core: RelayEngine) -> None:
             await core.invites.create(ALICE.node, "lab", uses=uses, expires_s=expires_s, role=Role.MEMBER)
 
 
+@pytest.mark.sqlite
 async def test_code_is_nowhere_in_the_store_or_the_journal(core: RelayEngine, settings: EngineSettings) -> None:
     given = await invite(core)
     records = await core.store.journal(0, 100, ["mesh.invited"])
@@ -118,6 +119,7 @@ async def test_guessed_code_is_refused(core: RelayEngine, guess: str) -> None:
         await core.invites.redeem(BOB.node, guess, "bob")
 
 
+@pytest.mark.sqlite
 async def test_invite_of_a_backup_is_void_after_it_was_restored(
     settings: EngineSettings, clock: FakeClock, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from posthouse.pipeline.audit.stores import audit_histories, read_stores
 from posthouse.relay.messages.settings import DeliverySettings
 from posthouse.relay.ops.maintenance import RULES
 from posthouse.relay.store.sqlite.store import FILE_NAME
+from tests.relay.both_stores import server_findings, store_of
 from tests.relay.edge import Author, Edge, running
 from tests.relay.messages.correspondents import confirmation, direct, post, reading, send
 
@@ -28,6 +29,8 @@ async def checked(data_dir: Path, clock: Clock | None = None, **settings: Any) -
 
 def findings(data_dir: Path) -> list[str]:
     """Return what `relay check`, `relay verify` and the pipeline's audit say about a store."""
+    if (url := store_of(data_dir)) is not None:
+        return server_findings(url)
     path = data_dir / FILE_NAME
     return [*verify_store(path, RULES), *(f"audit: {finding}" for finding in audit_histories(read_stores([path])))]
 

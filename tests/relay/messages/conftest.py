@@ -31,3 +31,8 @@ def bob() -> Author:
 @pytest.fixture
 def carol() -> Author:
     return Author()
+
+
+@pytest.fixture(autouse=True)
+def on_each_store(each_store: str) -> None:
+    """Run every test of this folder on SQLite and on PostgreSQL."""

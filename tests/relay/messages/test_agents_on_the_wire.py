@@ -103,6 +103,7 @@ def make_older(path: Path, event: Event) -> None:
     db.close()
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(("from_", "to"), [("claude", ""), ("", "codex"), ("claude", "codex")])
 async def test_retry_across_an_upgrade_is_no_conflict_and_no_second_message(
     tmp_path: Path, from_: str, to: str

@@ -15,6 +15,8 @@ from tests.relay.edge import Author
 from tests.relay.messages.checked import checked, findings, history
 from tests.relay.messages.correspondents import direct, reading, send
 
+pytestmark = pytest.mark.sqlite
+
 PLANTED = {
     "a record without its message": "UPDATE message_records SET seq = seq + 1000000",
     "a message without its record": "DELETE FROM message_records WHERE seq = (SELECT max(seq) FROM message_records)",

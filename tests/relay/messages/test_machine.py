@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -179,6 +180,7 @@ class Machine:
             assert found is not None and [each["state"] for each in found["deliveries"]] == [state]
 
 
+@pytest.mark.sqlite
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEPS, min_size=5, max_size=40))
 def test_deliveries_follow_the_model(steps: list[tuple[str, int]]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 
 from posthouse.model.clock import FakeClock
 from posthouse.relay.store.sqlite.deliveries import DELIVERIES
@@ -14,6 +15,8 @@ from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.relay.edge import Author
 from tests.relay.messages.checked import checked, findings, history
 from tests.relay.messages.correspondents import direct, send
+
+pytestmark = pytest.mark.sqlite
 
 _TABLES = ("message_records", "deliveries")
 _INDEXES = ("message_records_by_expiry", "mailboxes_waiting", "deliveries_open", "deliveries_parked")

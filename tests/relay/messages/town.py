@@ -14,6 +14,7 @@ from posthouse.model.clock import TEST_CLOCK_ENV, system_clock
 from posthouse.relay.ops.maintenance import check_relay
 from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.faults.relay_process import RelayProcess
+from tests.relay.both_stores import server_findings, store_of
 
 PATIENCE_S = 60
 SECOND_NS = 1_000_000_000
@@ -48,11 +49,12 @@ class Town:
 async def town(folder: Path, *flags: str) -> AsyncIterator[Town]:
     """Run a relay until the block ends; then nothing may be wrong with its store."""
     async with AsyncExitStack() as stack, asyncio.timeout(4 * PATIENCE_S):
-        made = Town(folder, stack, *flags)
+        url = store_of(folder)
+        made = Town(folder, stack, *flags, *(() if url is None else ("--store", url)))
         stack.callback(made.relay.kill)
         await asyncio.to_thread(made.relay.start)
         yield made
-    assert check_relay(made.relay.data_dir / FILE_NAME) == []
+    assert (check_relay(made.relay.data_dir / FILE_NAME) if url is None else server_findings(url)) == []
 
 
 async def some(mailbox: Mailbox, count: int) -> list[Delivery]:

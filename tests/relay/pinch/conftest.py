@@ -37,3 +37,8 @@ async def alice(pinch: PinchWire) -> PinchParty:
 def bob(pinch: PinchWire) -> PinchParty:
     """An agent that is not connected."""
     return pinch.party()
+
+
+@pytest.fixture(autouse=True)
+def on_each_store(each_store: str) -> None:
+    """Run every test of this folder on SQLite and on PostgreSQL."""

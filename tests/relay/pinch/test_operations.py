@@ -142,6 +142,7 @@ async def test_block_of_an_unknown_address_is_answered(alice: PinchParty) -> Non
     assert (await alice.next(QUEUE_FULL)).queue_full.reason == "unknown address"
 
 
+@pytest.mark.sqlite
 async def test_messages_expire_and_old_rows_are_deleted(tmp_path: Path) -> None:
     clock = FakeClock()
     async with pinching(tmp_path / "relay", clock) as edge, wire(edge) as pinch:
@@ -188,6 +189,7 @@ TAMPERINGS = {
 }
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("statement", TAMPERINGS)
 async def test_check_finds_tampered_rows(tmp_path: Path, statement: str) -> None:
     async with pinching(tmp_path / "relay") as edge, wire(edge) as pinch:

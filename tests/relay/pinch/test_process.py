@@ -20,6 +20,8 @@ from tests.relay.edge import PATIENCE_S
 from tests.relay.pinch.house import HOST, QUEUE_FULL
 from tests.relay.process.relay import COMMAND, environment, relay_process
 
+pytestmark = pytest.mark.sqlite
+
 CLI = (sys.executable, "-m", "posthouse.cli.main")
 
 

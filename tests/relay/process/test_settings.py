@@ -155,6 +155,15 @@ async def test_outbound_max_bytes_bounds_the_unsent_bytes_of_all_connections(tmp
 
 
 @pytest.mark.parametrize("source", SOURCES)
+async def test_store_names_a_database(tmp_path: Path, source: str, database: str) -> None:
+    async with relay(tmp_path, source, store=database) as server:
+        epoch = server.context.engine.store.epoch
+    assert not (tmp_path / "relay" / "relay.db").exists()
+    async with relay(tmp_path, source, store=database) as server:
+        assert server.context.engine.store.epoch == epoch
+
+
+@pytest.mark.parametrize("source", SOURCES)
 async def test_high_water_names_the_file_of_the_mark(tmp_path: Path, source: str) -> None:
     mark = tmp_path / "mark"
     async with relay(tmp_path, source, high_water=str(mark)) as server:

@@ -110,6 +110,13 @@ STORAGE: tuple[ErrorSpec, ...] = (
         exit=Exit.BROKEN,
     ),
     ErrorSpec(
+        "store_on_server",
+        409,
+        "the store of this relay is the database {url}, not a file",
+        "Use the tools of PostgreSQL: pg_dump or pg_basebackup to copy it, pg_restore to put it back, pg_amcheck to "
+        "check it.",
+    ),
+    ErrorSpec(
         "store_behind_pooler",
         500,
         "{url} is behind a pooler that shares sessions between transactions",

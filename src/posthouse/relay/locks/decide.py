@@ -138,9 +138,9 @@ class Decider:
     def acquire(self, unit: Unit, owner: str, request: Acquire) -> Decision:
         """Grant or deny a lock, without waiting."""
         now_ns, mesh, asked = unit.boot_ns, request.mesh, request.lease_request(owner)
-        effects = _Effects([], [], [])
+        effects, place = _Effects([], [], []), self._queues.next_place()  # waiters that join meanwhile come later
         self._serve(unit, mesh, asked.claims, now_ns, effects)
-        outcome = self._decide(unit, mesh, asked, now_ns, None, effects)
+        outcome = self._decide(unit, mesh, asked, now_ns, place, effects)
         if isinstance(outcome, Grant) and not outcome.is_repeat:
             self._write_grant(unit, request, outcome, now_ns, None, effects)
             self._serve(unit, mesh, asked.claims, now_ns, effects, asked.claims)
@@ -279,7 +279,7 @@ class Decider:
         return outcome
 
     def _decide(
-        self, unit: Unit, mesh: str, asked: LeaseRequest, now_ns: int, ticket: int | None, effects: _Effects
+        self, unit: Unit, mesh: str, asked: LeaseRequest, now_ns: int, ticket: int, effects: _Effects
     ) -> Grant | Denied:
         """Apply the rules; a lease that blocks the request is noted, so that its end can be waited for."""
         record, first = None, asked.claims[0]

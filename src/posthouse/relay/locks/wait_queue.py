@@ -110,7 +110,7 @@ class WaitQueue:
         if not self.holders[waiter.holder]:
             del self.holders[waiter.holder]
 
-    def rivals(self, claim: Asked, ticket: int | None) -> dict[int, Waiter]:
+    def rivals(self, claim: Asked, ticket: int) -> dict[int, Waiter]:
         """Return the waiters, in order, that a claim may have to wait behind; `ticket` is its own place, if any."""
         is_only_one = self.holders[claim.owner, claim.session] <= (ticket in self.waiters)
         return self.exclusive if claim.is_shared and is_only_one else self.waiters
@@ -218,14 +218,18 @@ class WaitQueues:
         with self._gate:
             return bool(self._overlapping(mesh, (scope,)))
 
-    def earlier_waiter(self, mesh: str, claims: Sequence[Asked], before: int | None) -> Asked | None:
-        """Return a claim of a waiter that came before this ticket (None: of any) and that these claims wait behind."""
+    def next_place(self) -> int:
+        """Return the ticket of a request that does not wait: all waiters that are added from now on come after it."""
+        return next(self._tickets)
+
+    def earlier_waiter(self, mesh: str, claims: Sequence[Asked], before: int) -> Asked | None:
+        """Return a claim of a waiter that came before this ticket and that these claims wait behind."""
         if mesh not in self._names:  # the usual case; a waiter that is added now submits a unit of work of its own
             return None
         with self._gate:
             for queue in self._overlapping(mesh, claims):
                 for ticket, waiter in queue.rivals(claims[0], before).items():
-                    if before is not None and ticket >= before:
+                    if ticket >= before:
                         break
                     rival = _first_ordered(claims, waiter)
                     if rival is not None and waiter.may_be_served:

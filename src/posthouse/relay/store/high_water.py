@@ -82,7 +82,7 @@ def refuse_missing(store: Path, key: Path, mark: HighWater | None) -> None:
         raise error("store_missing", path=str(store), witness="its high-water mark is there")
 
 
-def refuse_rolled_back(mark: HighWater | None, extent: Extent | None, store: Path) -> None:
+def refuse_rolled_back(mark: HighWater | None, extent: Extent | None, store: Path | str) -> None:
     """Raise store_rolled_back if a store, None if it is empty, does not reach the mark."""
     if mark is None or not mark.epoch:
         return

@@ -20,13 +20,15 @@ from posthouse.journal.read import ancestors
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.postgresql.group_transaction import GroupTransaction
-from posthouse.postgresql.server_connection import ServerConnection, open_writer_session, shown_url, translate
+from posthouse.postgresql.server_connection import ServerConnection, open_writer_session, translate
+from posthouse.postgresql.store_url import shown_url
 from posthouse.sqlite.statements import Statements
 
 SCHEMA = "posthouse.relay.store.postgresql.schema"
 JOURNAL_SQL = Statements(SCHEMA, "journal.sql")
 _RELAY_LOCK = 0x706F7374_00000003  # held by the session of the one relay of a store
-_TAKE_LOCK = "SELECT pg_try_advisory_lock($1)"
+_SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', $1, false)"
+_LOCK_PATIENCE_MS = 2_000  # the server needs a moment to notice that a killed relay is gone
 
 
 class PgTransaction(JournalAppender, GroupTransaction):
@@ -41,14 +43,15 @@ class PgTransaction(JournalAppender, GroupTransaction):
         """Open the write session and take the lock of the store's relay."""
         session = open_writer_session(self.url)
         try:
-            if not session.value(_TAKE_LOCK, _RELAY_LOCK):
-                raise error("store_in_use", path=shown_url(self.url))
+            former = session.value("SELECT current_setting('lock_timeout')")
+            session.queue(_SET_LOCK_TIMEOUT, f"{_LOCK_PATIENCE_MS}ms")
+            session.queue("SELECT pg_advisory_lock($1)", _RELAY_LOCK)
+            session.queue(_SET_LOCK_TIMEOUT, former)
         except psycopg.Error as exc:
             session.close()
+            if isinstance(exc, psycopg.errors.LockNotAvailable) and self._committed_head is None:
+                raise error("store_in_use", path=shown_url(self.url)) from exc
             raise translate(exc, self.url) from exc
-        except BaseException:
-            session.close()
-            raise
         return session
 
     def begin(self, wall_ns: int) -> None:

@@ -12,17 +12,27 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
+import psycopg
+
+from posthouse.journal.cursor import Extent
 from posthouse.journal.store import exit_process
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal
 from posthouse.model.node import NODE_SCHEME
-from posthouse.postgresql.server_connection import ServerConnection, check_server, shown_url
+from posthouse.postgresql.server_connection import ServerConnection, check_server, open_reader_session, translate
 from posthouse.postgresql.server_schema import migrate_server
 from posthouse.postgresql.snapshot_reads import SnapshotReads
+from posthouse.postgresql.store_url import shown_url
 from posthouse.relay.store.event_rows import CurrentEvent, EventRow
 from posthouse.relay.store.postgresql.pg_deliveries import PgDeliveries, insert_columns
 from posthouse.relay.store.postgresql.pg_delivery_reads import PgDeliveryReads
-from posthouse.relay.store.postgresql.pg_journal import SCHEMA, PgTransaction, begin_first_epoch, read_extent
+from posthouse.relay.store.postgresql.pg_journal import (
+    JOURNAL_SQL,
+    SCHEMA,
+    PgTransaction,
+    begin_first_epoch,
+    read_extent,
+)
 from posthouse.relay.store.postgresql.pg_locks import LockTables
 from posthouse.relay.store.postgresql.pg_meshes import MeshTables
 from posthouse.relay.store.postgresql.pg_pinch import PgPinch, PgPinchReads
@@ -111,6 +121,18 @@ def known_ids(db: ServerConnection, ids: Sequence[str]) -> dict[str, int]:
     """Return the seq of each of these ids that was accepted before."""
     keys = [bytes.fromhex(id_) for id_ in ids]
     return {key.hex(): seq for key, seq in db.rows(EVENTS_SQL.known_ids, keys)} if keys else {}
+
+
+def stored_extent(url: str) -> Extent | None:
+    """Return the extent of the store in a database, None if there is no store."""
+    session = open_reader_session(url)
+    try:
+        has_journal = session.value("SELECT to_regclass('epochs') IS NOT NULL")
+        return read_extent(session) if has_journal and session.rows(JOURNAL_SQL.all_epochs) else None
+    except psycopg.Error as exc:
+        raise translate(exc, url) from exc
+    finally:
+        session.close()
 
 
 class PgStore(EventReads):
