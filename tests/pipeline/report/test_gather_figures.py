@@ -28,7 +28,7 @@ from posthouse.pipeline.report.gather_figures import gather_figures
 from posthouse.pipeline.report.page import render_page
 from posthouse.pipeline.run.lake_run import bring_up_to_date
 from posthouse.pipeline.whatif.proposed_rules import BudgetProposal, Proposal
-from posthouse.pipeline.whatif.simulation import bus_journal, simulate_history
+from posthouse.pipeline.whatif.simulation import Simulation, bus_journal, simulate_history
 from posthouse.sqlite.connection import open_reader
 from tests.pipeline.audit.forging import rewrite
 
@@ -132,7 +132,7 @@ def test_page_of_the_lake_shows_every_card(figures: Figures) -> None:
 
 
 def test_lake_judged_by_the_rules_in_force_differs_in_nothing(lake: Lake, spark: SparkSession) -> None:
-    judgement = simulate_history(bus_journal(spark, lake), IN_FORCE)
+    judgement = Simulation(simulate_history(bus_journal(spark, lake), IN_FORCE).attempts.cache())
     assert judgement.accepted.count() > 100
     assert judgement.accepted.where("would IS NOT NULL").count() == 0
     assert judgement.refusals.count() > 0

@@ -69,7 +69,9 @@ def _records(path: Path) -> list[Record]:
 
 
 def simulate(lived: Lived, **changed: Any) -> Simulation:
-    return simulate_history(lived.journal, replace(IN_FORCE, **changed))
+    """Simulate changed rules; what is asked of the result is computed once."""
+    simulation = simulate_history(lived.journal, replace(IN_FORCE, **changed))
+    return replace(simulation, attempts=simulation.attempts.cache())
 
 
 def reliability(**sections: object) -> Reliability:
