@@ -167,3 +167,11 @@ def test_status_names_what_is_missing(plain: CommandLine, home: Path) -> None:
     plain("connect", "codex", "--wake", "--write")
     after = plain("connect", "codex", "--wake", "--status", "--json").value["checks"]
     assert {each["name"]: each["state"] for each in after} == {"server": "ok", "hooks": "ok", "daemon": "fail"}
+
+
+def test_guard_of_a_home_that_was_moved_asks_the_daemon_of_that_home(cli: CommandLine, home: Path) -> None:
+    subprocess.run(["git", "init", "-q", "."], check=True)
+    assert cli("guard", "install").exit == 0
+    (guard,) = json.loads((home / ".claude/settings.json").read_text())["hooks"]["PreToolUse"]
+    assert guard["hooks"][0]["command"].endswith(f"hook claude-code guard --dir {cli.home}/daemon")
+    assert f"guard check --dir {cli.home}/daemon || exit" in (home / "project/.git/hooks/pre-commit").read_text()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from posthouse.cli.commands import noun
 from posthouse.cli.connect_agents import user_home
 from posthouse.cli.connect_hooks import GUARD, hook_line
-from posthouse.cli.connect_plan import Plan, plan_change
+from posthouse.cli.connect_plan import Plan, hook_directory, plan_change
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output, one_line
 from posthouse.cli.service import program
@@ -114,7 +114,7 @@ def _shown(held: Reservation) -> str:
 
 def _claude_plan(daemon_options: DaemonOptions, *, is_removed: bool) -> Plan:
     file = GUARD.files["user"](user_home(), Path.cwd(), os.environ)
-    line = hook_line("claude-code", program(), None, daemon_options.directory)
+    line = hook_line("claude-code", program(), None, hook_directory(daemon_options))
     return plan_change(file, GUARD.remove if is_removed else lambda text: GUARD.edit(text, line))
 
 
@@ -160,8 +160,9 @@ def _install_git(hooks: Path, daemon_options: DaemonOptions) -> str:
 
     hook, chained = hooks / _HOOK_NAME, hooks / _CHAINED
     words = [*program(), "guard", "check"]
-    if daemon_options.directory is not None:
-        words += ["--dir", str(daemon_options.directory)]
+    directory = hook_directory(daemon_options)
+    if directory is not None:
+        words += ["--dir", str(directory)]
     script = _SCRIPT.format(mark=_MARK, command=shlex.quote(words[0]), check=shlex.join(words), rest=_REST)
     if hook.exists() and _MARK not in hook.read_text(errors="replace"):
         if chained.exists():
