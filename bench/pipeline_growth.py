@@ -1,5 +1,6 @@
-"""How the cost of a whole pipeline run grows with the history: time, processor time, memory, disk.
+"""How the cost of a pipeline run grows with the history, of a full run and of one with 100 new records.
 
+Measured are time, processor time, memory and disk. A longer history has more days of the same size, with events.
 The processor time of driver, JVM and workers hardly depends on other load of the machine. Memory is sampled a few
 times a second: it misses short peaks but not growth. Every size has its own store and lake; a first small run warms
 the session up and does not count.
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.pipeline_stores import make_mixed_store
+from bench.pipeline_stores import MixedStore
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.run.copy_feeds import RunStep
@@ -113,13 +114,19 @@ def _resident() -> dict[str, int]:
 
 
 WARM_UP_ROWS = 2_000
+ROWS_PER_DAY = 10_000
+NEW_ROWS = 100
+_NEW_RUNS = 5  # with new rows, in turn; the first of them still compile their plans
 
 
 def measure_growth(
     spark: SparkSession, folder: Path, sizes: Sequence[int], on_progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Run over a history of each size; return the costs, and the largest factor from one size to the next."""
-    _measure(spark, folder / "warm-up", min(WARM_UP_ROWS, *sizes))
+    """Run over a history of each size; return the costs, and the largest factors from one size to the next.
+
+    `cold` is the first run of the session, which compiles every plan.
+    """
+    cold = _measure(spark, folder / "warm-up", min(WARM_UP_ROWS, *sizes))
     found: list[dict[str, Any]] = []
     for rows in sizes:
         on_progress(f"a whole run over {rows:,} rows")
@@ -127,23 +134,35 @@ def measure_growth(
         on_progress(
             f"took {found[-1]['seconds']} s, {found[-1]['cpu_seconds']} s of processors, MiB: {found[-1]['memory_mib']}"
         )
-    seconds = [each["seconds"] for each in found]
-    times = [round(later / earlier, 2) for earlier, later in pairwise(seconds)]
-    return {"sizes": found, "times": max(times, default=1.0)}
+    return {
+        "cold": cold,
+        "sizes": found,
+        "times": _largest_factor([each["seconds"] for each in found]),
+        "new_cpu_seconds": found[-1]["new_cpu_seconds"],
+        "new_times": _largest_factor([each["new_cpu_seconds"] for each in found]),
+    }
+
+
+def _largest_factor(costs: Sequence[float]) -> float:
+    return max((round(later / earlier, 2) for earlier, later in pairwise(costs)), default=1.0)
 
 
 def _measure(spark: SparkSession, folder: Path, rows: int) -> dict[str, Any]:
-    store = make_mixed_store(folder / "relay", rows)
+    store, lake = MixedStore(folder / "relay", ROWS_PER_DAY), Lake(folder / "lake")
+    store.grow(rows)
     clock, cpu_s = _Laps(), cpu_seconds()
     with MemoryWatch() as memory:
-        bring_up_to_date(spark, Lake(folder / "lake"), [Access(str(store))], on_step=clock.note)
+        bring_up_to_date(spark, lake, [Access(str(store.path))], on_step=clock.note)
         cpu_s = cpu_seconds() - cpu_s
     seconds = clock.seconds()
+    new_cpu_s = [_measure_new(spark, lake, store) for _ in range(_NEW_RUNS)]
     measured = {
         "rows": rows,
         "seconds": seconds,
         "copy_seconds": clock.copied,
         "cpu_seconds": round(cpu_s, 2),
+        "new_cpu_seconds": min(new_cpu_s),
+        "new_runs": new_cpu_s,
         "rows_per_s": round(rows / seconds),
         "memory_mib": memory.value(),
         "store_mib": _size_of(folder / "relay"),
@@ -151,6 +170,14 @@ def _measure(spark: SparkSession, folder: Path, rows: int) -> dict[str, Any]:
     }
     shutil.rmtree(folder)
     return measured
+
+
+def _measure_new(spark: SparkSession, lake: Lake, store: MixedStore) -> float:
+    """Return the processor seconds of a run with a few new records."""
+    store.grow(NEW_ROWS)
+    cpu_s = cpu_seconds()
+    bring_up_to_date(spark, lake, [Access(str(store.path))])
+    return round(cpu_seconds() - cpu_s, 2)
 
 
 class _Laps:

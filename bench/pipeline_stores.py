@@ -5,7 +5,6 @@ Bodies are f-strings instead of encoded structs: generating millions of records 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from bench.scales import ROW_BYTES
@@ -16,37 +15,73 @@ from posthouse.model.clock import FakeClock
 from posthouse.relay.store.sqlite.store import RELAY
 
 _PAGE = 20_000
+_PAGE_S = 300.0
 _STEPS = 4  # records per message of a mixed history
+_THREAD = 5  # messages of a conversation, each a reply to the one before
+_DAY_S = 86_400.0
 _NODE = "ed25519:" + "ab" * 32
 _FIXED_BYTES = len("message.accepted") + len("main") + len(_NODE) + 64 + 16  # all columns but the body
+_META = '{\\"usage\\":{\\"model\\":\\"large\\",\\"input_tokens\\":10,\\"output_tokens\\":3,\\"cost_usd\\":0.001}}'
+_EVENT = f'{{"tags":[["mesh","main"],["meta","{_META}"]],"content":"hello"}}'
+_ADD_EVENTS = """
+INSERT INTO events (seq, id, pubkey, kind, created_at_ns, mesh, raw)
+SELECT seq, unhex(ref), unhex(substr(actor, 9)), 1000, at_ns, mesh, CAST(? AS BLOB) FROM journal
+WHERE seq >= ? AND type = 'message.accepted'
+"""
 
 
 def make_store(folder: Path, rows: int) -> Path:
-    """Create a relay store whose journal has this many records of 256 bytes, over several days."""
-    return _fill(folder, rows, _accepted)
-
-
-def make_mixed_store(folder: Path, rows: int) -> Path:
-    """Create a relay store whose journal has accepted, sent and confirmed messages, locks and refusals."""
-    return _fill(folder, rows, _mixed)
-
-
-def _fill(folder: Path, rows: int, fact: Callable[[int], Fact]) -> Path:
-    path = private_dir(folder) / "relay.db"
-    clock = FakeClock()
-    store = Store(path, (RELAY,), clock)
-    try:
-        for first in range(0, rows, _PAGE):
-            clock.advance(300)
-            facts = [fact(number) for number in range(first, min(first + _PAGE, rows))]
-            store.writer.run_blocking(lambda tx, facts=facts: _append(tx, facts))  # type: ignore[misc]
-    finally:
-        store.close()
+    """Create a relay store whose journal has this many records of 256 bytes, over several hours."""
+    path, clock = private_dir(folder) / "relay.db", FakeClock()
+    for first in range(0, rows, _PAGE):
+        clock.advance(_PAGE_S)
+        _append(path, clock, [_accepted(number) for number in range(first, min(first + _PAGE, rows))])
     return path
 
 
-def _append(tx: JournalTransaction, facts: list[Fact]) -> None:
-    tx.append_many(facts)
+def make_mixed_store(folder: Path, rows: int) -> Path:
+    """Create a relay store with a mixed history of one day, without events: a relay can open it."""
+    store = MixedStore(folder, rows, has_events=False)
+    store.grow(rows)
+    return store.path
+
+
+class MixedStore:
+    """A relay store whose journal has accepted, sent and confirmed messages, locks and refusals.
+
+    Its events have no signature: they are for the pipeline only.
+    """
+
+    def __init__(self, folder: Path, rows_per_day: int, *, has_events: bool = True) -> None:
+        self.path = private_dir(folder) / "relay.db"
+        self._has_events = has_events
+        self._clock = FakeClock()
+        self._rows_per_day = rows_per_day
+        self._rows = 0
+
+    def grow(self, rows: int) -> None:
+        """Append records, in time as they would come."""
+        page = max(1, self._rows_per_day // 4)
+        for first in range(self._rows, self._rows + rows, page):
+            facts = [_mixed(number) for number in range(first, min(first + page, self._rows + rows))]
+            self._clock.advance(_DAY_S * len(facts) / self._rows_per_day)
+            _append(self.path, self._clock, facts, has_events=self._has_events)
+        self._rows += rows
+
+
+def _append(path: Path, clock: FakeClock, facts: list[Fact], *, has_events: bool = False) -> None:
+    store = Store(path, (RELAY,), clock)
+    try:
+        store.writer.run_blocking(lambda tx: _write(tx, facts, has_events=has_events))
+    finally:
+        store.close()
+
+
+def _write(tx: JournalTransaction, facts: list[Fact], *, has_events: bool) -> None:
+    first = tx.append_many(facts)
+    if has_events:
+        tx.flush()
+        tx.db.execute(_ADD_EVENTS, (_EVENT, first))
 
 
 def _accepted(number: int) -> Fact:
@@ -61,7 +96,9 @@ def _mixed(number: int) -> Fact:
     message, step = divmod(number, _STEPS)
     id_, sender, reader = f"{message:064x}", _node(message % 37), _node(message % 41 + 50)
     if step == 0:
-        body = f'{{"client_message_id":"c{message}","size":700,"destination_kind":"node","recipients":["{reader}"]}}'
+        reply = f',"reply_to":"{message - 1:064x}"' if message % _THREAD else ""
+        fields = f'"client_message_id":"c{message}","size":700,"destination_kind":"node","recipients":["{reader}"]'
+        body = f"{{{fields}{reply}}}"
         return "message.accepted", "main", sender, id_, body
     if step == 1:
         return "delivery.sent", "main", reader, reader, f'{{"ids":["{id_}"],"was_stored":[true],"attempts":[1]}}'

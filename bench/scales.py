@@ -152,7 +152,7 @@ class PipelineScale:
     #: records of the relay's file
     rows: int = 1_000_000
     #: records of the first, small run; the large one has ten times as many
-    growth_rows: int = 100_000
+    growth_rows: int = 300_000
     #: signed events for the audit's signature stage
     events: int = 60_000
     rounds: int = 3

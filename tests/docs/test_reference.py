@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from posthouse.cli.commands import build
 from posthouse.journal.records import RECORD_TYPES
 from posthouse.model.errors import ERROR_CODES
 from posthouse.model.settings import SETTINGS
+from posthouse.pipeline.lake.lake import arrow_schema, declared_names
 from scripts.reference.commands import walk
 from scripts.reference.metrics import declared
 from scripts.reference.pages import render_all
@@ -21,7 +24,7 @@ def test_reference_is_what_the_registries_say(name: str) -> None:
 
 
 def test_reference_has_no_page_of_something_that_is_gone() -> None:
-    assert {path.name for path in (ROOT / "docs" / "reference").glob("*.md")} == set(RENDERED)
+    assert {path.name for path in (ROOT / "docs" / "reference").iterdir()} == set(RENDERED)
 
 
 def test_every_command_is_documented() -> None:
@@ -49,6 +52,16 @@ def test_every_metric_is_documented() -> None:
     metrics = declared()
     page = text_of("docs/reference/metrics.md") if metrics else ""
     assert [metric.name for metric in metrics if f"`{metric.name}`" not in page] == []
+
+
+def test_the_sources_for_dbt_declare_every_column_of_every_table_of_the_lake() -> None:
+    found: dict[str, list[str]] = {}
+    for indent, name in re.findall(r"^( +)- name: (\w+)$", text_of("docs/reference/sources.yml"), re.MULTILINE):
+        if len(indent) == 6:
+            found[name] = []
+        elif len(indent) == 10:
+            found[list(found)[-1]].append(name)
+    assert found == {name: arrow_schema(name).names for name in declared_names()}
 
 
 def test_every_record_type_is_documented_with_its_fields() -> None:

@@ -13,9 +13,14 @@ if TYPE_CHECKING:
 
 def views_of(spark: SparkSession, lake: Lake, *names: str) -> dict[str, DataFrame]:
     """Return views by name: bronze as it is, silver made of it."""
-    found = {name: lake.table(spark, name) for name in ("bronze_journal", "bronze_events")}
+    found = {name: lake.table(spark, name) for name in ("bronze_journal", "bronze_events", "bronze_epochs")}
     for name in names:
-        if name not in found:
-            table = BY_NAME[name]
-            found[name] = table.view(lake.labelled(spark, table.function(found)))
+        _make(spark, lake, name, found)
     return found
+
+
+def _make(spark: SparkSession, lake: Lake, name: str, found: dict[str, DataFrame]) -> None:
+    if name not in found:
+        for needed in BY_NAME[name].inputs:
+            _make(spark, lake, needed, found)
+        found[name] = lake.labelled(spark, BY_NAME[name].compute(found))

@@ -17,7 +17,7 @@ from posthouse.cli.output import PLAIN, Output, table
 from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions
 from posthouse.cli.pipeline_publish import archive, publish, replay
 from posthouse.cli.pipeline_report import audit_with, demo, report, whatif
-from posthouse.cli.pipeline_run import run
+from posthouse.cli.pipeline_run import compact, run
 from posthouse.cli.pipeline_show import show
 from posthouse.model.codes.spec import Exit
 
@@ -177,6 +177,7 @@ app = noun(
     "pipeline", "Build a lake of the whole history on Spark; audit it, query it, report on it and replay from it."
 )
 app.command(run, name="run")
+app.command(compact, name="compact")
 app.command(query, name="query")
 app.command(show, name="show")
 app.command(shell, name="shell")

@@ -1,4 +1,4 @@
-"""`posthouse pipeline run`: bring the lake up to date, once or at an interval, and tell monitoring about it.
+"""`posthouse pipeline run` and `compact`: bring the lake up to date, tell monitoring about it, keep its files few.
 
 A run that fails or is killed can be repeated: no row is duplicated or missing. Arguments and sources are checked
 before Spark starts. Metrics and lineage events are written for failed runs, too; that they cannot be written never
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from posthouse.pipeline.run.lake_run import RunReport
     from posthouse.pipeline.run.openlineage import LineageServer
     from posthouse.pipeline.run.run_metrics import RunFigures
+    from posthouse.pipeline.run.upkeep import Upkeep
 
 
 @Parameter(name="*")
@@ -119,6 +120,7 @@ def _run_once(
             open_sources(pipeline_options),
             batch_rows=pipeline_options.settings().integer("pipeline.batch_rows"),
             is_rebuild=is_rebuild,
+            upkeep=_upkeep(pipeline_options),
             on_step=on_step,
         )
     published = sum(publish_roots(lake, pipeline_options.relay_options(relay).client()) for relay in relays)
@@ -177,6 +179,45 @@ def _write_metrics(settings: Settings, lake: Lake, figures: RunFigures, output: 
         write_run_metrics(path, figures)
     except (PosthouseError, OSError) as failure:
         output.note(f"the metrics of the run could not be written to {path}: {failure}")
+
+
+def _upkeep(pipeline_options: PipelineOptions) -> Upkeep:
+    from posthouse.pipeline.run.upkeep import Upkeep
+
+    settings = pipeline_options.settings()
+    return Upkeep(
+        settings.integer("pipeline.retention_days"),
+        settings.integer("pipeline.derived_retention_hours"),
+        settings.integer("pipeline.compact_files"),
+    )
+
+
+def compact(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
+    """Merge the small files of every table, and delete files that no reader needs. Does not start Spark.
+
+    A run merges files by itself once there are `pipeline.compact_files` small ones; this command merges at once. No
+    row changes. Replaced files stay for `pipeline.retention_days`, for readers of an older version.
+
+    For example:
+
+        posthouse pipeline compact
+        posthouse pipeline compact --lake /data/lake
+    """
+    from posthouse.pipeline.query import refuse_empty
+    from posthouse.pipeline.run.lake_run import hold_lake
+    from posthouse.pipeline.run.upkeep import migrate_seals, tidy_lake, vacuum_lake
+
+    def on_step(step: RunStep) -> None:
+        _show_step(output, step)
+
+    lake = pipeline_options.open_lake()
+    refuse_empty(lake)
+    with hold_lake(lake):
+        migrate_seals(lake, on_step)
+        tidy_lake(lake, _upkeep(pipeline_options)._replace(compact_files=2), on_step)
+        vacuum_lake(lake, system_clock(), on_step)
+    files = {name: len(lake.delta(name).files()) for name in lake.names()}
+    output.result({"files": files}, table(("table", "files"), list(files.items())))
 
 
 def _show_step(output: Output, step: RunStep) -> None:

@@ -375,6 +375,33 @@ _PIPELINE: tuple[Setting, ...] = (
     Setting("pipeline.driver_memory_mb", int, 1024, "Memory of the Spark driver.", "MB", 512, 1_048_576),
     Setting("pipeline.publishers", str, "", "Nodes whose published roots the audit trusts, beside this one."),
     Setting("pipeline.cds", bool, True, "Start Spark from an archive of its classes, kept in the cache directory."),
+    Setting(
+        "pipeline.retention_days",
+        int,
+        30,
+        "How long the lake keeps the logs of bronze tables and the files that a compaction replaced.",
+        "days",
+        1,
+        36_500,
+    ),
+    Setting(
+        "pipeline.derived_retention_hours",
+        int,
+        1,
+        "How long the lake keeps the logs and replaced files of silver and gold tables, which a run can build again.",
+        "hours",
+        1,
+        876_000,
+    ),
+    Setting(
+        "pipeline.compact_files",
+        int,
+        32,
+        "Small files of one partition after which a run merges them.",
+        "files",
+        2,
+        10_000,
+    ),
     Setting("pipeline.batch_rows", int, 1_000_000, "Journal rows per commit of a run.", "rows", 1, 100_000_000),
 )
 _STORAGE: tuple[Setting, ...] = (

@@ -11,40 +11,58 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.lake.data_file import DataFile
 from posthouse.pipeline.lake.merkle import NOTE, Seal, leaves_of, root
+from posthouse.pipeline.tables.bronze import SEALS_TABLE
 
 
 def rewrite(lake: Lake, table: str, change: Callable[[dict[str, object]], None]) -> None:
     """Alter the first row of the largest file of a table, and let the log agree with the new size."""
-    path, file = max(
-        ((lake.path / table / each.path, each) for each in lake.delta(table).files()), key=lambda f: f[1].rows
-    )
-    rows = pq.ParquetFile(path).read()
+    file = max(lake.delta(table).files(), key=lambda each: each.rows)
+    rows = pq.ParquetFile(lake.path / table / file.path).read()
     values = rows.to_pylist()
     change(values[0])
-    pq.write_table(pa.Table.from_pylist(values, schema=rows.schema), path)
+    _overwrite(lake, table, file, pa.Table.from_pylist(values, schema=rows.schema))
+
+
+def _overwrite(lake: Lake, table: str, file: DataFile, rows: pa.Table) -> None:
+    path = lake.path / table / file.path
+    pq.write_table(rows, path)
     for log in (lake.path / table / "_delta_log").glob("*.json"):
         log.write_text(log.read_text().replace(f'"size":{file.size_bytes}', f'"size":{path.stat().st_size}'))
 
 
 def seal_again(lake: Lake, table: str) -> int:
-    """Let every commit of a table carry the root of the rows that are there now; return how many changed."""
+    """Let every seal of a table, and the note of its commit, be that of the rows that are there now.
+
+    Return how many seals changed.
+    """
     delta = lake.delta(table)
     rows = pa.concat_tables([pq.ParquetFile(delta.path / file.path).read() for file in delta.files()])
-    changed = 0
     for log in (delta.path / "_delta_log").glob("*.json"):
         actions = [json.loads(line) for line in log.read_text().splitlines()]
         for action in actions:
             if note := action.get("commitInfo", {}).get(NOTE):
-                action["commitInfo"][NOTE] = _sealed(note, rows)
-                changed += action["commitInfo"][NOTE] != note
+                seal = _sealed(msgspec.json.decode(note, type=Seal), rows)
+                action["commitInfo"][NOTE] = msgspec.json.encode(seal).decode()
         log.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    return sum(_seal_file(lake, table, file, rows) for file in lake.delta(SEALS_TABLE).files())
+
+
+def _seal_file(lake: Lake, table: str, file: DataFile, rows: pa.Table) -> int:
+    stored = pq.ParquetFile(lake.path / SEALS_TABLE / file.path).read()
+    values = stored.to_pylist()
+    changed = 0
+    for value in values:
+        if value["bronze_table"] == table:
+            seal = msgspec.convert({name: value[name] for name in Seal.__struct_fields__}, Seal)
+            changed += _sealed(seal, rows) != seal
+            value.update(msgspec.to_builtins(_sealed(seal, rows)))
+    _overwrite(lake, SEALS_TABLE, file, pa.Table.from_pylist(values, schema=stored.schema))
     return changed
 
 
-def _sealed(note: str, rows: pa.Table) -> str:
-    seal = msgspec.json.decode(note, type=Seal)
+def _sealed(seal: Seal, rows: pa.Table) -> Seal:
     is_of = (pc.field("epoch") == seal.epoch) & (pc.field("seq") > seal.after) & (pc.field("seq") <= seal.to)
     leaves = leaves_of(rows.filter(is_of).sort_by("seq").drop_columns(["epoch"]), seal.after, seal.to)
-    forged = msgspec.structs.replace(seal, root=root(leaves).hex(), leaves=tuple(leaf.hex() for leaf in leaves))
-    return msgspec.json.encode(forged).decode()
+    return msgspec.structs.replace(seal, root=root(leaves).hex(), leaves=tuple(leaf.hex() for leaf in leaves))

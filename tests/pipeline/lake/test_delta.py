@@ -121,7 +121,7 @@ def test_a_table_of_a_newer_posthouse_is_refused(tmp_path: Path) -> None:
     table = Delta(LocalStorage(tmp_path / "t"))
     table.commit(write(table, 1, 5), SCHEMA, ("day",))
     (log,) = (table.path / "_delta_log").glob("*.json")
-    log.write_text(log.read_text().replace("posthouse.schema_version=1", "posthouse.schema_version=7"))
+    log.write_text(log.read_text().replace("posthouse.schema_version=2", "posthouse.schema_version=7"))
     with pytest.raises(PosthouseError) as refused:
         Delta(LocalStorage(tmp_path / "t")).files()
     assert (refused.value.code, refused.value.fields["found"]) == ("lake_newer", 7)

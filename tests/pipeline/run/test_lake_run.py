@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from bench.pipeline_stores import MixedStore
 from posthouse.journal.cursor import read_committed
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.audit.audit import Sources
@@ -16,6 +18,7 @@ from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.run.copy_feeds import Copier, RunStep
 from posthouse.pipeline.run.lake_run import bring_up_to_date
 from posthouse.pipeline.tables.catalog import TABLES
+from tests.faults.campaign import rounds
 from tests.pipeline.run.lakes import check_private, check_seals, journal_rows, table_rows
 from tests.pipeline.stores import GrowingStore
 
@@ -75,6 +78,7 @@ def test_a_lake_over_growth_and_restore_equals_its_stores_and_a_rebuild(
     assert check_seals(lake) == 4
     assert (read_committed(lake.path, first), read_committed(lake.path, second)) == (85, 70)
     _check_rebuild(spark, lake, store)
+    _check_migration(spark, lake, store)
     check_private(lake.path)
 
 
@@ -93,6 +97,46 @@ def _check_rebuild(spark: SparkSession, lake: Lake, store: GrowingStore) -> None
     assert [rows for rows in seen if rows != kept] == [], "a reader found a table without its rows"
     assert {lake.versions()[table.name] - versions[table.name] for table in TABLES} == {1}
     assert kept["silver_refusals"].total() == 31
+
+
+def _check_migration(spark: SparkSession, lake: Lake, store: GrowingStore) -> None:
+    """A lake of an older posthouse has seals in its logs only, and tables with other columns."""
+    kept, seals = table_rows(lake), check_seals(lake)
+    shutil.rmtree(lake.path / "bronze_seals")
+    for log in lake.path.glob("*/_delta_log/*.json"):
+        log.write_text(log.read_text().replace("posthouse.schema_version=2", "posthouse.schema_version=1"))
+    assert check_seals(lake) == seals
+    with pytest.raises(PosthouseError) as outdated:
+        lake.table(spark, "silver_refusals")
+    assert outdated.value.code == "lake_older"
+    steps = run(spark, lake, store)
+    assert {step.table for step in steps if step.step == "rebuilding"} == {table.name for table in TABLES}
+    assert sum(step.rows for step in steps if step.step == "sealed") == len(lake.sealed_commits("bronze_journal")) * 2
+    assert (table_rows(lake), check_seals(lake)) == (kept, seals)
+    assert all(lake.delta(name).is_current() for name in lake.names())
+
+
+@pytest.mark.faults
+def test_a_run_with_a_few_new_rows_reads_and_writes_no_more_on_ten_times_the_history(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    store = MixedStore(tmp_path / "mixed", rows_per_day=200)
+    written: list[tuple[int, int]] = []
+    for before, new in ((400, 100), (3_500, 100)):
+        for count in (before, new):
+            store.grow(count)
+            steps: list[RunStep] = []
+            bring_up_to_date(spark, lake, [Access(str(store.path))], on_step=steps.append)
+        derived = [step for step in steps if step.step == "derived"]
+        written.append((sum(step.fields["replaced_files"] for step in derived), sum(step.rows for step in derived)))
+    assert len({file.partition["day"] for file in lake.delta("silver_messages").files()}) > 20
+    (files, rows), (later_files, later_rows) = written
+    assert later_files <= files
+    assert later_rows <= 1.1 * rows
+    for _ in range(rounds(0, 60)):
+        store.grow(50)
+        bring_up_to_date(spark, lake, [Access(str(store.path))])
+    assert [name for name in lake.names() if len(lake.delta(name).files()) > 200] == []
 
 
 def test_two_runs_that_planned_the_same_batch_commit_it_once(

@@ -30,10 +30,10 @@ class Made:
 
     def _view(self, table: Table) -> DataFrame:
         """Keep the rows: what is above reads them several times."""
-        computed = table.function({name: self._views[name] for name in table.inputs})
-        rows = [tuple(row) for row in computed.select(*table.schema.fieldNames()).collect()]
-        stored = self._spark.createDataFrame(rows, table.schema)
-        return table.view(self._labelled(stored)) if table.refresh is RefreshMode.APPEND_FACTS else stored
+        computed = table.compute({name: self._views[name] for name in table.inputs})
+        rows = [tuple(row) for row in computed.collect()]
+        stored = self._spark.createDataFrame(rows, table.stored)
+        return self._labelled(stored) if table.refresh is RefreshMode.APPEND_FACTS else stored
 
     def _bronze(self) -> dict[str, DataFrame]:
         epochs = [(each.name, each.parent, each.fork_seq, each.store, "", 0) for each in self._history.epochs]

@@ -105,6 +105,13 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         exit=Exit.BROKEN,
     ),
     ErrorSpec(
+        "lake_older",
+        409,
+        "an older posthouse wrote the table {table} of the lake",
+        "Run `posthouse pipeline run` once: it builds the table again from the copied history.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
         "lake_files_missing",
         409,
         "the workers wrote to {path}, but this machine sees {found} of {expected} there",

@@ -42,23 +42,17 @@ def check_derived(spark: SparkSession, lake: Lake) -> tuple[list[Finding], int]:
     """Return a finding for each row that is not what bronze gives, and the number of tables compared."""
     from posthouse.pipeline.tables.catalog import TABLES
 
+    _refuse_outdated(spark, lake)
     with tempfile.TemporaryDirectory(prefix="posthouse-derived-") as folder:
         scratch = ScratchLake(Path(folder), lake)
-        deriver = Deriver(spark, scratch, ignore_step)
-        _refuse_outdated(lake, deriver)
-        deriver.derive()
+        Deriver(spark, scratch, ignore_step).derive()
         findings = [finding for table in TABLES for finding in _compare(spark, lake, scratch, table)]
     return findings, len(TABLES)
 
 
-def _refuse_outdated(lake: Lake, deriver: Deriver) -> None:
-    from posthouse.pipeline.tables.catalog import TABLES
-
-    target = deriver.target_versions()
-    for table in TABLES:
-        delta = lake.delta(table.name)
-        if any(delta.app_version(application) != version for application, version in target.items()):
-            raise error("lake_outdated", path=lake.location, table=table.name)
+def _refuse_outdated(spark: SparkSession, lake: Lake) -> None:
+    if outdated := Deriver(spark, lake, ignore_step).outdated_tables():
+        raise error("lake_outdated", path=lake.location, table=outdated[0])
 
 
 def _compare(spark: SparkSession, lake: Lake, scratch: Lake, table: Table) -> list[Finding]:

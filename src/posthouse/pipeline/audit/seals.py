@@ -20,6 +20,7 @@ from posthouse.model.event import LAKE_ROOT
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.lineage import ALL
 from posthouse.pipeline.connector.feeds import JOURNAL
+from posthouse.pipeline.lake.bronze_seals import SealTable
 from posthouse.pipeline.lake.merkle import BLOCK_ROWS, Seal, blocks, canonical_lines, leaf, root
 from posthouse.pipeline.tables.bronze import COPIES
 
@@ -77,6 +78,9 @@ def audit_lake(spark: Any, lake: Lake) -> list[Finding]:
             findings.append(Finding("lake_altered", "lake", "", table, 0, str(failure)))
             continue
         findings += check_seals(seals, leaves, "lake_altered", feed.name)
+        for seal in SealTable(lake.storage).contradictions(table):
+            detail = "the seal differs from the one that its commit carries"
+            findings.append(_seal_finding("lake_altered", feed.name, seal, seal.after, detail))
     return findings
 
 

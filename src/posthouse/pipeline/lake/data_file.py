@@ -1,4 +1,4 @@
-"""One Parquet file of a table, as a commit describes it.
+"""One Parquet file of a table, as a commit describes it, and small files that the driver writes.
 
 Statistics come from the footer of the file, so they are exact: readers skip a file whose bounds exclude the rows they
 look for. Text columns have bounds only if the values are short and the writer did not truncate them. Readers do not
@@ -8,12 +8,19 @@ see a file before a commit names it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posthouse.pipeline.lake.storage import Storage
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_ROWS = 100_000  # of a table that a run rewrites by key: small enough to rewrite, large enough to be few
+ROW_GROUP_ROWS = 16_384  # a lookup by key reads the row groups that hold the key
+_LONG_TEXTS = ("body", "event")
 _TEXT_BOUND_CHARS = 64  # longer texts (bodies, events) get no bounds: no reader searches them by range
 
 
@@ -40,6 +47,53 @@ class DataFile:
                 "nullCount": dict(self.null_counts),
             }
         )
+
+
+def write_rows(table: Storage, rows: pa.Table, partition_by: Sequence[str] = ()) -> list[DataFile]:
+    """Write rows to new files of a table, at most FILE_ROWS each, and return the files; without rows there are none."""
+    import pyarrow.compute as pc
+
+    table.prepare()
+    if not partition_by:
+        return _write_parts(table, "", rows)
+    (name,) = partition_by
+    ordered = rows.sort_by(name)
+    files: list[DataFile] = []
+    start = 0
+    for counted in pc.value_counts(ordered.column(name)).to_pylist():
+        part = ordered.slice(start, counted["counts"]).drop_columns([name])
+        files += _write_parts(table, f"{name}={counted['values']}/", part)
+        start += counted["counts"]
+    return files
+
+
+def _write_parts(table: Storage, folder: str, rows: pa.Table) -> list[DataFile]:
+    starts = range(0, rows.num_rows, FILE_ROWS)
+    return [_write_part(table, folder, rows.slice(start, FILE_ROWS)) for start in starts]
+
+
+def _write_part(table: Storage, folder: str, rows: pa.Table) -> DataFile:
+    import pyarrow.parquet as pq
+
+    path = f"{folder}{secrets.token_hex(16)}.parquet"
+    table.prepare(path)
+    options = writer_options(rows.schema)
+    pq.write_table(rows, table.full_path(path), filesystem=table.filesystem(), row_group_size=ROW_GROUP_ROWS, **options)
+    table.sync([path])
+    return describe_file(table, path)
+
+
+def writer_options(schema: pa.Schema) -> dict[str, Any]:
+    """Return the options of pyarrow's writer: no dictionary and no statistics for texts that rarely repeat."""
+    import pyarrow as pa
+
+    short = [field for field in schema if field.name not in _LONG_TEXTS]
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": [field.name for field in short if pa.types.is_string(field.type)],
+        "write_statistics": [field.name for field in short],
+    }
 
 
 def describe_file(table: Storage, path: str) -> DataFile:

@@ -12,7 +12,6 @@ because readers may still need them. If you change the columns of a table: 1. SC
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -20,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posthouse.files import FILE_MODE
-from posthouse.model.clock import Clock
+from posthouse.model.clock import Clock, SystemClock
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.limits import DAY_S, MILLISECOND_NS
 from posthouse.pipeline.lake.data_file import DataFile
 from posthouse.pipeline.lake.storage import LOG, LocalStorage, Storage
 
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
-SCHEMA_VERSION = 1  # of every table of the lake
+SCHEMA_VERSION = 2  # of every table of the lake
 _VERSION_KEY = "posthouse.schema_version"
-#: Commits carry Merkle roots: the log is never cleaned.
-_KEEP_LOG = "interval 36500 days"
+_GENERATION = "posthouse:generation"
+_LOG_RETENTION = "delta.logRetentionDuration"
+_FILE_RETENTION = "delta.deletedFileRetentionDuration"
+DEFAULT_RETENTION_S = 30 * DAY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,12 @@ class Commit:
     app_versions: Mapping[str, int] = field(default_factory=dict)
     #: Application id -> the version that this commit expects; None: no version yet.
     planned_after: Mapping[str, int | None] = field(default_factory=dict)
+    #: The version of the table that this commit makes; None: any.
+    version: int | None = None
     #: Extra fields of the commit's entry in the log.
     notes: Mapping[str, str] = field(default_factory=dict)
+    #: True if the files hold the same rows as the removed ones.
+    is_rewrite: bool = False
 
 
 class Delta:
@@ -82,11 +88,29 @@ class Delta:
         """Return the last version that an application committed."""
         return self._open().transaction_version(application) if self.exists else None
 
-    def has_schema(self, schema: pa.Schema) -> bool:
-        """Return True if the table has these columns."""
+    def is_current(self) -> bool:
+        """Return True unless an older posthouse wrote the table."""
+        return not self.exists or _schema_version(self._open().metadata().description) == SCHEMA_VERSION
+
+    def generation(self) -> int:
+        """Return how many commits changed rows; rewriting the same rows into other files does not count."""
+        return self.app_version(_GENERATION) or 0
+
+    def input_id(self) -> str:
+        """Return the application id under which other tables store the generation of this one that they have read.
+
+        It names the creation of the table, so that a table that was deleted and created again is another input.
+        """
+        return f"posthouse:input:{self.name}:{self._open().metadata().id}"
+
+    def has_schema(self, schema: pa.Schema, partition_by: Sequence[str]) -> bool:
+        """Return True if the table has these columns and partitions, and a run of this version wrote it."""
         from deltalake import Schema
 
-        return self._open().schema() == Schema.from_arrow(schema)
+        table = self._open()
+        found, expected = table.schema().fields, Schema.from_arrow(schema).fields
+        are_equal = [(field.name, field.type) for field in found] == [(field.name, field.type) for field in expected]
+        return self.is_current() and are_equal and table.metadata().partition_columns == list(partition_by)
 
     def forget(self) -> None:
         """Drop what was read of the table: its directory was deleted."""
@@ -110,27 +134,55 @@ class Delta:
         check_files(self, self.files())
         return self._open().to_pyarrow_dataset().to_table(list(columns), filter=where)
 
-    def history(self) -> list[dict[str, Any]]:
-        """Return the log entry of every commit, oldest first."""
-        return list(reversed(self._open().history())) if self.exists else []
+    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the log entries of the last commits, by default of all that the log has, oldest first."""
+        return list(reversed(self._open().history(limit))) if self.exists else []
 
     def commit(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str] = ()) -> int:
         """Commit atomically and return the table's version; lake_busy if another writer has committed."""
         from deltalake import CommitProperties, Transaction
 
-        self._refuse_missing(commit.add)
-        self._refuse_repeat(commit.planned_after)
-        transactions = [Transaction(application, version) for application, version in commit.app_versions.items()]
+        self.check(commit)
+        versions = dict(commit.app_versions)
+        if not commit.is_rewrite:
+            versions[_GENERATION] = self.generation() + 1
+        transactions = [Transaction(application, version) for application, version in versions.items()]
         properties = CommitProperties(dict(commit.notes), 0, transactions)
         with self._reached():
             if self.exists:
                 self._write(commit, schema, partition_by, properties)
             else:
                 self._create(commit, schema, partition_by, properties)
-        if isinstance(self.storage, LocalStorage):
-            _restrict_mode(self.storage.path / LOG)
         self._table = None
+        self._restrict_mode()
         return self.version()
+
+    def configure(self, retention_s: int) -> None:
+        """Set how long the log and replaced files are kept, and mark the table as one of this version."""
+        if not self.exists:
+            return
+        metadata, interval = self._open().metadata(), _interval(retention_s)
+        with self._reached():
+            if metadata.configuration.get(_LOG_RETENTION) != interval:
+                self._open().alter.set_table_properties({_LOG_RETENTION: interval, _FILE_RETENTION: interval})
+            if not self.is_current():
+                self._open().alter.set_table_description(f"{_VERSION_KEY}={SCHEMA_VERSION}")
+        self._restrict_mode()
+
+    def replaced_files(self) -> set[str]:
+        """Return the paths of files that no reader of the newest version needs, but one of an older version may."""
+        with self._reached():
+            listed = [self._open().vacuum(hours, enforce_retention_duration=False) for hours in (0, None)]
+        return set(listed[0]) - set(listed[1])
+
+    def _restrict_mode(self) -> None:
+        """Set the mode of the newest log files, which delta-rs creates with the umask; their directory is private."""
+        if not isinstance(self.storage, LocalStorage):
+            return
+        newest = f"{self.version():020}"
+        for name in (f"{newest}.json", f"{newest}.checkpoint.parquet", "_last_checkpoint"):
+            with suppress(FileNotFoundError):
+                (self.storage.path / LOG / name).chmod(FILE_MODE)
 
     def _refuse_missing(self, files: Sequence[DataFile]) -> None:
         """Raise lake_files_missing unless every file of a commit is there in full, seen from this process."""
@@ -139,11 +191,13 @@ class Delta:
                 path = f"{self.storage.uri}/{file.path}"
                 raise error("lake_files_missing", path=path, expected=file.size_bytes, found=size_bytes or 0)
 
-    def _refuse_repeat(self, planned_after: Mapping[str, int | None]) -> None:
+    def check(self, commit: Commit) -> None:
+        """Raise lake_files_missing or lake_busy unless files and table are as the commit expects them."""
+        self._refuse_missing(commit.add)
         self._table = None
-        for application, version in planned_after.items():
-            if self.app_version(application) != version:
-                raise error("lake_busy", path=self.storage.uri)
+        planned = [self.app_version(application) == version for application, version in commit.planned_after.items()]
+        if not all(planned) or (commit.version is not None and commit.version != self.version() + 1):
+            raise error("lake_busy", path=self.storage.uri)
 
     def _create(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
         from deltalake import Schema
@@ -159,7 +213,7 @@ class Delta:
                 [_add(file) for file in commit.add],
                 mode="error",
                 partition_by=list(partition_by),
-                configuration={"delta.logRetentionDuration": _KEEP_LOG},
+                configuration=dict.fromkeys((_LOG_RETENTION, _FILE_RETENTION), _interval(DEFAULT_RETENTION_S)),
                 description=f"{_VERSION_KEY}={SCHEMA_VERSION}",
                 storage_options=self.storage.options(),
                 commit_properties=properties,
@@ -170,22 +224,23 @@ class Delta:
             raise error("lake_busy", path=self.storage.uri) from failure  # another run created it first
 
     def _write(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
-        from deltalake import PostCommitHookProperties, Schema
+        from deltalake import Schema
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import RemoveAction
 
         files = {file.path: file for file in self.files()} if commit.remove else {}
+        now_ms = SystemClock().wall_ns() // MILLISECOND_NS
         removed = [
-            RemoveAction(path, True, 0, files[path].size_bytes, _texts(files[path].partition)) for path in commit.remove
+            RemoveAction(path, not commit.is_rewrite, now_ms, files[path].size_bytes, _texts(files[path].partition))
+            for path in commit.remove
         ]
         try:
             self._open().create_write_transaction(
-                [*removed, *(_add(file) for file in commit.add)],
+                [*removed, *(_add(file, is_rewrite=commit.is_rewrite) for file in commit.add)],
                 "append",
                 Schema.from_arrow(schema),
                 list(partition_by),
                 commit_properties=properties,
-                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
         except CommitFailedError as failure:
             raise error("lake_busy", path=self.storage.uri) from failure
@@ -214,20 +269,17 @@ class Delta:
         return table
 
     def _refuse_newer(self, description: str | None) -> None:
-        key, _, text = (description or "").partition("=")
-        found = int(text) if key == _VERSION_KEY and text.isdigit() else 0
+        found = _schema_version(description)
         if found == 0:
             raise error("lake_damaged", table=self.name, reason="posthouse did not create this table")
         if found > SCHEMA_VERSION:
             raise error("lake_newer", table=self.name, found=found, known=SCHEMA_VERSION)
 
 
-def _restrict_mode(log: Path) -> None:
-    """Set the mode of log files, which delta-rs creates with the umask; their directory is private anyway."""
-    for path in log.iterdir():
-        with suppress(FileNotFoundError):  # a temporary file that another writer has renamed
-            if stat.S_IMODE(path.stat().st_mode) != FILE_MODE:
-                path.chmod(FILE_MODE)
+def _schema_version(description: str | None) -> int:
+    """Return the version that the description of a table names; 0 if it names none."""
+    key, _, text = (description or "").partition("=")
+    return int(text) if key == _VERSION_KEY and text.isdigit() else 0
 
 
 def check_files(table: Delta, files: Iterable[DataFile]) -> None:
@@ -244,10 +296,14 @@ def _damaged(table: Delta, reason: str) -> PosthouseError:
     return error("lake_damaged", table=table.name, reason=reason)
 
 
-def _add(file: DataFile) -> Any:
+def _add(file: DataFile, *, is_rewrite: bool = False) -> Any:
     from deltalake.transaction import AddAction
 
-    return AddAction(file.path, file.size_bytes, dict(file.partition), 0, True, file.stats())
+    return AddAction(file.path, file.size_bytes, dict(file.partition), 0, not is_rewrite, file.stats())
+
+
+def _interval(seconds: int) -> str:
+    return f"interval {seconds} seconds"
 
 
 def _texts(partition: Mapping[str, Any]) -> dict[str, str | None]:
@@ -276,10 +332,10 @@ GRACE_S = 3_600.0  # longer than any query of a report
 
 
 def vacuum(table: Delta, clock: Clock, grace_s: float = GRACE_S) -> int:
-    """Delete the files that no commit names and return their number."""
+    """Delete the files that neither the newest commit nor a reader of a retained version needs; return their number."""
     if not table.exists:
         return 0
-    named = {file.path for file in table.files()}
+    named = {file.path for file in table.files()} | table.replaced_files()
     before_ns = clock.wall_ns() - round(grace_s * 1e9)
     orphans = [file for file in table.storage.data_files() if file.path not in named and file.modified_ns < before_ns]
     for file in orphans:

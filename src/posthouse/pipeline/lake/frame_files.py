@@ -20,7 +20,7 @@ import msgspec
 from posthouse.files import fsync_dir, private_dir, sync_file
 from posthouse.model.errors import error
 from posthouse.model.limits import MIB
-from posthouse.pipeline.lake.data_file import DataFile, describe_file
+from posthouse.pipeline.lake.data_file import FILE_ROWS, DataFile, describe_file
 from posthouse.pipeline.lake.storage import LocalStorage, Storage
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _Batches = Iterator["pa.RecordBatch"]
 _BATCH_ROWS = 32_768  # per Arrow batch that a worker hands to Spark
-_GROUP_ROWS = 131_072  # per row group of a written file
+_GROUP_ROWS = 131_072  # per row group of a file that a worker writes by pyarrow
+_GROUP_BYTES = 8 * MIB  # per row group of a file that Spark writes
 _TASK_BYTES = 8 * MIB  # of files that one task reads: small ones share a task
 _WRITTEN = "file string"
 #: The path of a file, and the values of its partition columns.
@@ -50,14 +51,21 @@ def read_files(
     return _read_in_workers(spark, storage, files, schema, columns)
 
 
-def write_frame(storage: Storage, rows: DataFrame, partition_by: Sequence[str]) -> list[DataFile]:
-    """Write rows to new files of a table and return the files; without rows there are none."""
+def write_frame(
+    storage: Storage, rows: DataFrame, partition_by: Sequence[str], max_rows: int = FILE_ROWS
+) -> list[DataFile]:
+    """Write rows to new files of a table and return the files; without rows there are none.
+
+    In a directory a file has at most `max_rows`.
+    """
     if isinstance(storage, LocalStorage):
-        return _write_to_directory(storage, rows, partition_by)
+        return _write_to_directory(storage, rows, partition_by, max_rows)
     return _write_in_workers(storage, rows, partition_by)
 
 
-def _write_to_directory(storage: LocalStorage, rows: DataFrame, partition_by: Sequence[str]) -> list[DataFile]:
+def _write_to_directory(
+    storage: LocalStorage, rows: DataFrame, partition_by: Sequence[str], max_rows: int
+) -> list[DataFile]:
     """Write rows to files of a directory.
 
     Spark writes to a staging directory. The files then move to partition directories directly below the table,
@@ -71,10 +79,14 @@ def _write_to_directory(storage: LocalStorage, rows: DataFrame, partition_by: Se
     staging = private_dir(table) / f"staging-{batch}"
     written = Observation()
     observed = rows.observe(written, f.count(f.lit(1)).alias("rows"))
-    observed.write.partitionBy(*partition_by).option("compression", "zstd").parquet(str(staging))
-    moved = [
-        _move(table, staging, path, batch) for path in sorted(staging.rglob("*.parquet")) if path.name[0] not in "._"
-    ]
+    options: dict[str, str | int] = {
+        "compression": "zstd",
+        "parquet.block.size": _GROUP_BYTES,
+        "maxRecordsPerFile": max_rows,
+    }
+    observed.write.partitionBy(*partition_by).options(**options).parquet(str(staging))
+    parts = [path for path in sorted(staging.rglob("*.parquet")) if path.name[0] not in "._"]
+    moved = [_move(table, staging, path, f"{batch}-{number:05d}.parquet") for number, path in enumerate(parts)]
     shutil.rmtree(staging)
     for directory in {path.parent for path in moved} | {table}:
         fsync_dir(directory)
@@ -85,13 +97,13 @@ def _write_to_directory(storage: LocalStorage, rows: DataFrame, partition_by: Se
     return files
 
 
-def _move(table: Path, staging: Path, path: Path, batch: str) -> Path:
+def _move(table: Path, staging: Path, path: Path, name: str) -> Path:
     path.chmod(0o600)
     sync_file(path)
     directory = table / path.parent.relative_to(staging)
     if directory != table:
         private_dir(directory)
-    return path.rename(directory / f"{batch}-{path.name.split('-')[1]}.parquet")
+    return path.rename(directory / name)
 
 
 def _read_in_workers(
@@ -102,7 +114,7 @@ def _read_in_workers(
     from pyspark.sql.types import StructType
 
     chosen = StructType([schema[name] for name in columns])
-    wanted, tasks = to_arrow_schema(chosen), _pack(files)
+    wanted, tasks = to_arrow_schema(chosen, timezone="UTC"), _pack(files)
 
     def work(batches: _Batches) -> _Batches:
         from posthouse.pipeline.lake.frame_files import read_batches

@@ -2,8 +2,8 @@
 
     lake = Lake(Path("~/.posthouse/lake").expanduser())
     lake.table(spark, "silver_messages").where("lost_by_restore = false").count()
-`rows` returns stored rows. `table` returns the current view: rows labelled with lost_by_restore, and reduced to one
-row per key for tables that declare a latest view. BronzeScan selects files by partition and statistics, for lookups
+`rows` returns stored rows. `table` also labels rows of bronze and of facts with lost_by_restore; tables of the current
+state store that label. BronzeScan selects files by partition and statistics, for lookups
 that must start quickly. A reader sees one commit of each table. A missing or truncated file is an error, never
 skipped. This module does not write, and importing it loads neither pyspark nor pyarrow.
 """
@@ -13,18 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from posthouse.model.errors import error
 from posthouse.pipeline.epochs import Epoch, live_through, root_epochs
+from posthouse.pipeline.lake.bronze_seals import SealedCommit, SealTable
 from posthouse.pipeline.lake.data_file import DataFile
 from posthouse.pipeline.lake.delta import Delta, check_files
 from posthouse.pipeline.lake.frame_files import read_files
-from posthouse.pipeline.lake.merkle import NOTE, Seal
 from posthouse.pipeline.lake.storage import LOG, LocalStorage, open_storage
-from posthouse.pipeline.tables.bronze import BUCKET, COPIES, DAY, EPOCHS_TABLE, LOST, bronze_schema
+from posthouse.pipeline.tables.bronze import COPIES, DAY, EPOCHS_TABLE, LOST, SEALS_TABLE, bronze_schema
+from posthouse.pipeline.tables.columns import comment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,13 +33,6 @@ if TYPE_CHECKING:
 
 
 _EPOCH = (*(each.name for each in fields(Epoch)), "root")
-
-
-class SealedCommit(NamedTuple):
-    """A commit of a bronze table: its version, and the seal of its rows."""
-
-    version: int
-    seal: Seal
 
 
 class Lake:
@@ -73,11 +65,7 @@ class Lake:
 
     def sealed_commits(self, table: str, after_version: int = -1) -> list[SealedCommit]:
         """Return the commits of a bronze table after a version, oldest first."""
-        return [
-            SealedCommit(commit["version"], msgspec.json.decode(commit[NOTE], type=Seal))
-            for commit in self.delta(table).history()
-            if commit["version"] > after_version and NOTE in commit
-        ]
+        return SealTable(self.storage).commits(table, after_version)
 
     def epochs(self) -> list[Epoch]:
         """Return all epochs, oldest first."""
@@ -92,17 +80,10 @@ class Lake:
         return sorted((Epoch(**row) for row in rows), key=lambda each: (each.started_at_ns, each.epoch))
 
     def table(self, spark: SparkSession, name: str) -> DataFrame:
-        """Return the current view of a table: its latest view if it declares one, else its rows.
-
-        A declared table that has no commit yet is empty.
-        """
-        from posthouse.pipeline.tables.catalog import BY_NAME
-
-        if name in BY_NAME:
-            return BY_NAME[name].view(self.labelled(spark, self.rows(spark, name)))
+        """Return the rows of a table, labelled with lost_by_restore; a declared table without a commit is empty."""
         if name == EPOCHS_TABLE:
             return self._epochs_view(spark)
-        return self.labelled(spark, self.rows(spark, name)) if name in COPIES else self.rows(spark, name)
+        return self.labelled(spark, self.rows(spark, name))
 
     def rows(
         self,
@@ -116,16 +97,17 @@ class Lake:
         if schema is None:
             raise error("lake_empty", path=self.location, table=name)
         table = self.delta(name)
+        if bronze_schema(name) is None and not table.is_current():
+            raise error("lake_older", table=name)
         files = [file for file in table.files() if keep is None or keep(file)]
         check_files(table, files)
-        chosen = columns or [field.name for field in schema.fields if field.name != BUCKET]
-        return read_files(spark, table.storage, files, schema, tuple(chosen))
+        return read_files(spark, table.storage, files, schema, tuple(columns or schema.fieldNames()))
 
     def labelled(self, spark: SparkSession, rows: DataFrame) -> DataFrame:
-        """Add the column lost_by_restore to rows that have epoch and seq; return other rows unchanged."""
+        """Add lost_by_restore to rows that have epoch and seq but not this column; return other rows unchanged."""
         from pyspark.sql import functions as f
 
-        if not {"epoch", "seq"} <= set(rows.columns):
+        if not {"epoch", "seq"} <= set(rows.columns) or LOST in rows.columns:
             return rows
         lost = f.lit(False)
         for epoch, through in live_through(self.epochs()).items():
@@ -157,25 +139,41 @@ def declared_names() -> list[str]:
     """Return the name of every table of a lake: bronze, silver, gold."""
     from posthouse.pipeline.tables.catalog import TABLES
 
-    return [*COPIES, EPOCHS_TABLE, *(table.name for table in TABLES)]
+    return [*COPIES, EPOCHS_TABLE, SEALS_TABLE, *(table.name for table in TABLES)]
 
 
 def stored_schema(name: str) -> StructType | None:
     """Return the stored columns of a table, including partition columns; None for an undeclared table."""
     from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import IntegerType, StructField, StructType
 
     from posthouse.pipeline.tables.catalog import BY_NAME
-    from posthouse.pipeline.tables.declaration import RefreshMode
 
     if (bronze := bronze_schema(name)) is not None:
         return from_arrow_schema(bronze)
-    if name not in BY_NAME:
-        return None
-    declared = BY_NAME[name]
-    if declared.refresh is RefreshMode.APPEND_FACTS:
-        return StructType([*declared.schema.fields, StructField(BUCKET, IntegerType())])
-    return declared.schema
+    return BY_NAME[name].stored if name in BY_NAME else None
+
+
+def arrow_schema(name: str) -> pa.Schema:
+    """Return the stored columns of a declared table for Arrow and Delta, each with its comment."""
+    import pyarrow as pa
+
+    schema = bronze_schema(name)
+    if schema is None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        stored = stored_schema(name)
+        assert stored is not None
+        schema = to_arrow_schema(stored, timezone="UTC")
+    return pa.schema([field.with_metadata({"comment": comment(name, field.name)}) for field in schema])
+
+
+def partition_columns(name: str) -> tuple[str, ...]:
+    """Return the partition columns of a declared table."""
+    from posthouse.pipeline.tables.catalog import BY_NAME
+
+    if name in BY_NAME:
+        return BY_NAME[name].partition_by
+    return (DAY,) if name in COPIES else ()
 
 
 @dataclass(frozen=True, slots=True)

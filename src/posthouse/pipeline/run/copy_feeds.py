@@ -26,8 +26,10 @@ from posthouse.pipeline.connector.feeds import Feed
 from posthouse.pipeline.connector.source_access import Access, check_planned, read_history
 from posthouse.pipeline.epochs import Epoch, History, Segment
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.lake.data_file import DataFile, describe_file
+from posthouse.pipeline.lake.bronze_seals import SealTable
+from posthouse.pipeline.lake.data_file import DataFile, describe_file, write_rows, writer_options
 from posthouse.pipeline.lake.delta import Commit
+from posthouse.pipeline.lake.lake import arrow_schema
 from posthouse.pipeline.lake.merkle import BLOCK_ROWS, NOTE, Seal, blocks, canonical_lines, leaf, leaves_of, root
 from posthouse.pipeline.lake.storage import Storage
 from posthouse.pipeline.session.spark import run_in_workers
@@ -63,7 +65,6 @@ def ignore_step(_step: RunStep) -> None:
 
 _DAY_NS = DAY_S * SECOND_NS
 _JOURNAL_TABLE = "bronze_journal"
-_LONG_TEXTS = ("body", "event")  # their values rarely repeat: a dictionary would only cost time
 
 
 @dataclass(frozen=True)
@@ -178,16 +179,9 @@ class _DayFiles:
             table, path = self._task.table, f"{DAY}={day_text(day)}/{self._name}"
             table.prepare(path)
             columns = [field for field in self._schema if field.name != DAY]
-            dictionary = [field.name for field in columns if pa.types.is_string(field.type)]
-            self._writers[day] = pq.ParquetWriter(
-                table.full_path(path),
-                pa.schema(columns),
-                filesystem=table.filesystem(),
-                compression="zstd",
-                compression_level=1,
-                use_dictionary=[name for name in dictionary if name not in _LONG_TEXTS],
-                write_statistics=[field.name for field in columns if field.name not in _LONG_TEXTS],
-            )
+            schema, filesystem = pa.schema(columns), table.filesystem()
+            options = writer_options(schema)
+            self._writers[day] = pq.ParquetWriter(table.full_path(path), schema, filesystem=filesystem, **options)
             self._paths.append(path)
         return self._writers[day]
 
@@ -233,8 +227,9 @@ class Copier:
 
         Only the journal is compared: its rows never change, while the content of events may expire.
         """
-        seals = [commit.seal for commit in self._lake.sealed_commits(_JOURNAL_TABLE)]
-        newest = next((seal for seal in reversed(seals) if seal.epoch == history.epoch), None)
+        feed = COPIES[_JOURNAL_TABLE]
+        held = self._lake.delta(_JOURNAL_TABLE).app_version(application_id(history.epoch, feed.name))
+        newest = None if held is None else SealTable(self._lake.storage).newest(_JOURNAL_TABLE, history.epoch, held)
         if newest is None:
             return
         if newest.to > history.head:
@@ -243,7 +238,7 @@ class Copier:
         (*_, last) = blocks(newest.after, newest.to)
         if last.after < history.pruned_through:
             return
-        task = LeafTask(self._access, COPIES[_JOURNAL_TABLE], Segment(history.epoch, last.after, last.to))
+        task = LeafTask(self._access, feed, Segment(history.epoch, last.after, last.to))
         (found,) = run_in_workers(self._spark, read_leaf, [task])
         if found != newest.leaves[-1]:
             reason = f"its records {last.after + 1}..{last.to} differ from those that the lake has"
@@ -274,7 +269,7 @@ class Copier:
     def _commit(self, table: str, feed: Feed, segment: Segment) -> Seal:
         delta = self._lake.delta(table)
         application = application_id(segment.epoch, feed.name)
-        before = delta.app_version(application)
+        before, version = delta.app_version(application), delta.version() + 1
         copied = self._write(delta.storage, feed, segment)
         leaves = [leaf for each in copied for leaf in each.leaves]
         rows = sum(each.rows for each in copied)
@@ -291,9 +286,12 @@ class Copier:
             add=[file for each in copied for file in each.files],
             app_versions={application: segment.to},
             planned_after={application: before},
+            version=version,
             notes={NOTE: msgspec.json.encode(seal).decode()},
         )
-        delta.commit(commit, copy_schema(feed), (DAY,))
+        delta.check(commit)
+        SealTable(self._lake.storage).add(table, version, seal)
+        delta.commit(commit, arrow_schema(table), (DAY,))
         self._on_step(
             RunStep(
                 "copied",
@@ -321,7 +319,6 @@ class Copier:
 def note_epochs(lake: Lake, history: History, url: str, clock: Clock) -> None:
     """Add the epochs of a source that are new to the lake."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     known = {each.epoch for each in lake.epochs()}
     now_ns = clock.wall_ns()
@@ -332,12 +329,7 @@ def note_epochs(lake: Lake, history: History, url: str, clock: Clock) -> None:
     ]
     if not found:
         return
-    delta, path = lake.delta(EPOCHS_TABLE), f"{secrets.token_hex(16)}.parquet"
-    storage = delta.storage
-    storage.prepare(path)
-    rows = pa.Table.from_pylist([asdict(each) for each in found], schema=epochs_schema())
-    pq.write_table(rows, storage.full_path(path), filesystem=storage.filesystem())
-    storage.sync([path])
+    delta = lake.delta(EPOCHS_TABLE)
+    files = write_rows(delta.storage, pa.Table.from_pylist([asdict(each) for each in found], schema=epochs_schema()))
     versions = {application_id(each.epoch, "epochs"): 1 for each in found}
-    commit = Commit([describe_file(storage, path)], (), versions, dict.fromkeys(versions))
-    delta.commit(commit, epochs_schema())
+    delta.commit(Commit(files, (), versions, dict.fromkeys(versions)), arrow_schema(EPOCHS_TABLE))

@@ -29,11 +29,11 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import LAKE_ROOT
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.lake.delta import vacuum
 from posthouse.pipeline.lake.merkle import Seal
 from posthouse.pipeline.lake.storage import LocalStorage
-from posthouse.pipeline.run.copy_feeds import Copier, OnStep, RunStep, ignore_step
+from posthouse.pipeline.run.copy_feeds import Copier, OnStep, ignore_step
 from posthouse.pipeline.run.derive import Deriver
+from posthouse.pipeline.run.upkeep import DEFAULT_UPKEEP, Upkeep, migrate_seals, tidy_lake, vacuum_lake
 from posthouse.pipeline.tables.bronze import COPIES
 
 if TYPE_CHECKING:
@@ -205,20 +205,17 @@ def bring_up_to_date(
     clock: Clock | None = None,
     batch_rows: int = BATCH_ROWS,
     is_rebuild: bool = False,
+    upkeep: Upkeep = DEFAULT_UPKEEP,
     on_step: OnStep = ignore_step,
 ) -> RunReport:
     """Bring the lake up to date with its sources; lake_busy if another run holds the lake."""
     clock = clock or system_clock()
     with hold_lake(lake):
-        _vacuum(lake, clock, on_step)
+        migrate_seals(lake, on_step)
+        vacuum_lake(lake, clock, on_step)
         seals: list[Seal] = []
         for access in sources:
             seals += Copier(spark, lake, access, clock, batch_rows, on_step).copy()
         Deriver(spark, lake, on_step, is_rebuild=is_rebuild).derive()
+        tidy_lake(lake, upkeep, on_step)
     return RunReport(sum(seal.rows for seal in seals), tuple(seals), lake.versions())
-
-
-def _vacuum(lake: Lake, clock: Clock, on_step: OnStep) -> None:
-    for name in lake.names():
-        if removed := vacuum(lake.delta(name), clock):
-            on_step(RunStep("vacuumed", name, 0, {"files": removed}))

@@ -11,6 +11,7 @@ Workers import this module, so it imports nothing heavy, and no task uses the RD
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import pickle
 import re
@@ -239,6 +240,25 @@ def _prepare_process(java: Java, python: str, *, is_local: bool) -> None:
 def java_environment(java: Java) -> dict[str, str]:
     """Return the environment variables that make Spark's scripts start this Java."""
     return {"JAVA_HOME": str(java_home_of(java.program, home_directory()))}
+
+
+#: For frames of some thousand rows in one partition: planning and compiling them costs more than computing them.
+_SMALL = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+@functools.lru_cache(maxsize=1)
+def small_session(spark: SparkSession) -> SparkSession:
+    """Return a session beside this one, on the same Spark, that computes small frames with little effort."""
+    session = spark.newSession()
+    for name, value in _SMALL.items():
+        session.conf.set(name, value)
+    return session
 
 
 T = TypeVar("T")

@@ -1,9 +1,9 @@
-"""bronze_journal, bronze_events, bronze_epochs: unchanged copies of the stores, with the epoch that makes seq unique.
+"""bronze_journal, bronze_events, bronze_epochs, bronze_seals: what the stores recorded, and proof that it is unchanged.
 
-bronze_journal and bronze_events are append-only copies of the feeds of the same name, partitioned by UTC day.
-bronze_epochs describes each epoch. Workers import this module, so it must not import pyspark.
-If you change a column: 1. SCHEMA_VERSION of the lake, 2. the canonical lines (posthouse.pipeline.lake.merkle),
-3. docs/explain/pipeline.md.
+bronze_journal and bronze_events are append-only copies of the feeds of the same name, with the epoch that makes seq
+unique, partitioned by UTC day. bronze_epochs describes each epoch, bronze_seals each commit. Workers import this
+module, so it must not import pyspark. If you change a column: 1. SCHEMA_VERSION of the lake, 2. the canonical lines
+(posthouse.pipeline.lake.merkle), 3. its comment (columns), 4. docs/explain/pipeline.md.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ def application_id(epoch: str, feed: str) -> str:
 
 
 DAY = "day"
-#: Partition column of tables of facts: a hash of the key.
-BUCKET = "bucket"
-#: The lake adds this column to every view whose rows have epoch and seq. It is never stored: a later restore sets it.
+#: A later restore sets it, so bronze and facts do not store it; tables of the current state do, and are then replaced.
 LOST = "lost_by_restore"
 EPOCHS_TABLE = "bronze_epochs"
+SEALS_TABLE = "bronze_seals"
 #: Table -> the feed that it copies.
 COPIES: dict[str, Feed] = {"bronze_journal": JOURNAL, "bronze_events": EVENTS}
 
@@ -47,8 +46,20 @@ def epochs_schema() -> pa.Schema:
     return pa.schema([(name, pa.string() if name in texts else pa.int64()) for name in order])
 
 
+def seals_schema() -> pa.Schema:
+    """Return the columns of bronze_seals: the commit, and the fields of its seal."""
+    import pyarrow as pa
+
+    texts = ("bronze_table", "epoch", "feed", "root")
+    order = ("bronze_table", "commit_version", "epoch", "feed", "after", "to", "rows", "root", "leaves", "version")
+    types = dict.fromkeys(texts, pa.string()) | {"leaves": pa.list_(pa.string())}
+    return pa.schema([(name, types.get(name, pa.int64())) for name in order])
+
+
 def bronze_schema(name: str) -> pa.Schema | None:
     """Return the columns of a bronze table; None for any other table."""
     if name == EPOCHS_TABLE:
         return epochs_schema()
+    if name == SEALS_TABLE:
+        return seals_schema()
     return copy_schema(COPIES[name]) if name in COPIES else None

@@ -17,6 +17,7 @@ from posthouse.pipeline.tables import (
     gold_refusals_daily,
     gold_traffic_hourly,
     gold_who_talks_to_whom,
+    silver_conversation_messages,
     silver_conversations,
     silver_deliveries,
     silver_inbox,
@@ -52,13 +53,11 @@ def in_order(*declared: Table) -> tuple[Table, ...]:
     return declared
 
 
+_FOLDED = (silver_messages, silver_deliveries, silver_leases, silver_refusals, silver_outbox, silver_inbox)
 TABLES = in_order(
-    silver_messages.TABLE,
-    silver_deliveries.TABLE,
-    silver_leases.TABLE,
-    silver_refusals.TABLE,
-    silver_outbox.TABLE,
-    silver_inbox.TABLE,
+    *(module.FACTS for module in _FOLDED),
+    *(module.TABLE for module in _FOLDED),
+    silver_conversation_messages.TABLE,
     silver_conversations.TABLE,
     gold_traffic_hourly.TABLE,
     gold_agents_hourly.TABLE,

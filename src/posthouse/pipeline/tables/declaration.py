@@ -1,13 +1,15 @@
 """The declaration of a table, and column functions that many tables share.
 
-The same function serves the incremental run and the full rebuild. The declaration selects one of three refresh
-modes, and each produces the same rows as a rebuild:
-- append facts (silver): `function` maps rows one by one, f(A + B) = f(A) + f(B), so a run applies it to the new input
-  rows and appends the result. `latest`, if declared, reduces all facts of a key to its current row.
-- replace partitions (gold): `function` gets the latest views; a row belongs to the same `partition` (a UTC day) as
-  its input rows. A run replaces the partitions whose input rows changed.
-- replace all: a run that changed an input replaces the table.
-No function may read a clock or depend on row order. Times are integer nanoseconds; days and hours are UTC text.
+The same function serves the incremental run and the full rebuild. The declaration selects one of four refresh modes,
+and each produces the same rows as a rebuild:
+- append facts (silver_*_facts): `function` maps rows one by one, f(A + B) = f(A) + f(B), so a run applies it to the
+  new input rows and appends the result.
+- fold keys (silver): `function` folds all input rows of a key into its current row. A run folds the keys that have new
+  input rows, and replaces their rows.
+- follow replies (silver_conversation_messages): like fold keys, but a message also changes with those it is linked to.
+- replace days (gold): a row belongs to the same day as its input rows. A run replaces the days whose input changed.
+No function may read a clock or depend on row order. Times are integer nanoseconds, each with a TIMESTAMP beside it;
+days and hours are UTC text. Key hashes only find rows: two keys with one hash are folded together and stay apart.
 """
 
 from __future__ import annotations
@@ -18,23 +20,36 @@ from enum import Enum
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import DataType, DecimalType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DecimalType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from posthouse.model.limits import DAY_S, SECOND_NS
+from posthouse.model.limits import DAY_S, MICROSECOND_NS, SECOND_NS
 from posthouse.pipeline.tables.bronze import COPIES, EPOCHS_TABLE
 
 TableFunction = Callable[[Mapping[str, DataFrame]], DataFrame]
-ViewFunction = Callable[[DataFrame], DataFrame]
 #: Inputs that a run copies from the stores.
 BRONZE = (*COPIES, EPOCHS_TABLE)
+
+
+KEY_HASH = "key_hash"
+GROUP_HASH = "group_hash"
 
 
 class RefreshMode(Enum):
     """How a run brings a table up to date."""
 
     APPEND_FACTS = "append_facts"
-    REPLACE_PARTITIONS = "replace_partitions"
-    REPLACE_ALL = "replace_all"
+    FOLD_KEYS = "fold_keys"
+    FOLLOW_REPLIES = "follow_replies"
+    REPLACE_DAYS = "replace_days"
 
 
 @dataclass(frozen=True)
@@ -43,39 +58,66 @@ class Table:
 
     #: <layer>_<noun>
     name: str
-    #: Bronze tables, or tables declared earlier; `function` gets their views.
+    #: Bronze tables, or tables declared earlier; `function` gets their rows.
     inputs: tuple[str, ...]
-    #: The columns that identify a row of the view; facts are bucketed by their hash.
+    #: The columns that identify a row; of facts, those that identify the row they are folded into.
     keys: tuple[str, ...]
-    #: The columns that `function` returns and the lake stores.
+    #: The columns that `function` returns.
     schema: StructType
     function: TableFunction
     refresh: RefreshMode
-    #: Maps facts with LOST to one row per key, with a LOST of its own and a `day` that never changes for a key.
-    latest: ViewFunction | None = None
-    #: The partition column of a table that is refreshed by partition.
-    partition: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.refresh is RefreshMode.REPLACE_PARTITIONS) != (self.partition is not None):
-            raise ValueError(f"{self.name}: REPLACE_PARTITIONS and a partition column require each other")
-        if self.latest is not None and self.refresh is not RefreshMode.APPEND_FACTS:
-            raise ValueError(f"{self.name}: only a table of facts has a latest view")
+    #: The keys of the table that folds the rows of this one, if they differ from `keys`.
+    group: tuple[str, ...] = ()
 
     @property
     def layer(self) -> str:
         """silver or gold."""
         return self.name.partition("_")[0]
 
-    def view(self, facts: DataFrame) -> DataFrame:
-        """Return the view of stored rows; facts must carry LOST."""
-        return facts if self.latest is None else self.latest(facts)
+    @property
+    def is_keyed(self) -> bool:
+        """True if a run finds rows of the table by the hash of a key."""
+        return self.refresh is not RefreshMode.REPLACE_DAYS
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The partition columns: the day on which a key opened; none for facts, whose keys open on other days."""
+        return () if self.refresh is RefreshMode.APPEND_FACTS else ("day",)
+
+    @property
+    def stored(self) -> StructType:
+        """The columns that the lake stores: those of `schema`, a TIMESTAMP beside each time, and the key hashes."""
+        fields: list[StructField] = []
+        for field in self.schema.fields:
+            fields.append(field)
+            if is_time(field.name):
+                fields.append(StructField(field.name.removesuffix("_ns"), TimestampType()))
+        hashes = ([KEY_HASH] if self.is_keyed else []) + ([GROUP_HASH] if self.group else [])
+        return StructType([*fields, *(StructField(name, LongType()) for name in hashes)])
+
+    def compute(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
+        """Return the rows of the table with all stored columns."""
+        times = [field.name for field in self.schema.fields if is_time(field.name)]
+        added = {name.removesuffix("_ns"): f.timestamp_micros(whole(f.col(name), MICROSECOND_NS)) for name in times}
+        added |= {KEY_HASH: key_hash(self.keys)} if self.is_keyed else {}
+        added |= {GROUP_HASH: key_hash(self.group)} if self.group else {}
+        return self.function(inputs).withColumns(added).select(*self.stored.fieldNames())
+
+
+def is_time(column: str) -> bool:
+    """Return True for a column of wall-clock nanoseconds; the clock of a boot has no date."""
+    return column == "at_ns" or column.endswith("_at_ns")
+
+
+def key_hash(keys: tuple[str, ...]) -> Column:
+    """Return the hash of a key, by which a run finds its rows."""
+    return f.xxhash64(*keys)
 
 
 _HOUR_S = 3_600
 _MAILBOX_HASH_CHARS = 12  # as in posthouse.bus.data_directory
 _POSITION = ("epoch", "seq", "at_ns")
-TEXT, LONG = StringType(), LongType()
+TEXT, LONG, BOOLEAN = StringType(), LongType(), BooleanType()
 #: Dollars are summed as decimals, so that a sum does not depend on row order.
 COST = DecimalType(28, 9)
 
@@ -83,6 +125,11 @@ COST = DecimalType(28, 9)
 def struct(**fields: DataType) -> StructType:
     """Return a schema of nullable columns in the order given."""
     return StructType([StructField(name, kind) for name, kind in fields.items()])
+
+
+def join(*parts: StructType) -> StructType:
+    """Return the columns of several schemas, in order."""
+    return StructType([field for part in parts for field in part.fields])
 
 
 def complete(rows: DataFrame, schema: StructType, given: Mapping[str, Column]) -> DataFrame:

@@ -99,6 +99,5 @@ TABLE = Table(
     KEYS,
     SCHEMA,
     agents_hourly,
-    RefreshMode.REPLACE_PARTITIONS,
-    partition="day",
+    RefreshMode.REPLACE_DAYS,
 )

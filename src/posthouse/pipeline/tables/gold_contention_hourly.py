@@ -37,6 +37,5 @@ TABLE = Table(
     KEYS,
     SCHEMA,
     contention_hourly,
-    RefreshMode.REPLACE_PARTITIONS,
-    partition="day",
+    RefreshMode.REPLACE_DAYS,
 )

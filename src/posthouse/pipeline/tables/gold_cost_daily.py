@@ -37,6 +37,4 @@ def cost_daily(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return sums.select(*SCHEMA.fieldNames())
 
 
-TABLE = Table(
-    "gold_cost_daily", ("silver_messages",), KEYS, SCHEMA, cost_daily, RefreshMode.REPLACE_PARTITIONS, partition="day"
-)
+TABLE = Table("gold_cost_daily", ("silver_messages",), KEYS, SCHEMA, cost_daily, RefreshMode.REPLACE_DAYS)

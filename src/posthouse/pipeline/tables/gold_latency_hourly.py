@@ -44,6 +44,5 @@ TABLE = Table(
     KEYS,
     SCHEMA,
     latency_hourly,
-    RefreshMode.REPLACE_PARTITIONS,
-    partition="day",
+    RefreshMode.REPLACE_DAYS,
 )

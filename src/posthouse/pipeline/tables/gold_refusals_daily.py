@@ -27,6 +27,5 @@ TABLE = Table(
     KEYS,
     SCHEMA,
     refusals_daily,
-    RefreshMode.REPLACE_PARTITIONS,
-    partition="day",
+    RefreshMode.REPLACE_DAYS,
 )

@@ -56,6 +56,5 @@ TABLE = Table(
     KEYS,
     SCHEMA,
     traffic_hourly,
-    RefreshMode.REPLACE_PARTITIONS,
-    partition="day",
+    RefreshMode.REPLACE_DAYS,
 )

@@ -34,6 +34,5 @@ TABLE = Table(
     KEYS,
     SCHEMA,
     who_talks_to_whom,
-    RefreshMode.REPLACE_PARTITIONS,
-    partition="day",
+    RefreshMode.REPLACE_DAYS,
 )

@@ -1,8 +1,8 @@
-"""silver_deliveries: the history of each message for one reader, at the relay, on the bus and over Pinch.
+"""silver_deliveries: the state of each message for one reader, at the relay, on the bus and over Pinch.
 
-Each fact is one change of one delivery; a record about several deliveries becomes several facts. The state in the
-latest view is that of the last fact that opens or ends the delivery, because `sent` may be recorded after an end that
-overtook it. The record of a removed bus endpoint names no messages; the dead letters of its messages do.
+Each row of silver_deliveries_facts is one change of one delivery; a record about several deliveries becomes several
+facts. The state is that of the last fact that opens or ends the delivery, because `sent` may be recorded after an end
+that overtook it. The record of a removed bus endpoint names no messages; the dead letters of its messages do.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import BooleanType
 
 from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import (
+    BOOLEAN,
     LONG,
     TEXT,
     RefreshMode,
@@ -29,7 +29,7 @@ from posthouse.pipeline.tables.declaration import (
 )
 
 KEYS = ("source", "mesh", "reader", "message_id")
-SCHEMA = struct(
+FACTS_SCHEMA = struct(
     epoch=TEXT,
     seq=LONG,
     at_ns=LONG,
@@ -42,9 +42,31 @@ SCHEMA = struct(
     recipient=TEXT,
     sender=TEXT,
     attempt=LONG,
-    was_stored=BooleanType(),
+    was_stored=BOOLEAN,
     reason=TEXT,
     handler_ms=LONG,
+)
+SCHEMA = struct(
+    source=TEXT,
+    mesh=TEXT,
+    reader=TEXT,
+    message_id=TEXT,
+    recipient=TEXT,
+    sender=TEXT,
+    state=TEXT,
+    epoch=TEXT,
+    seq=LONG,
+    opened_at_ns=LONG,
+    sent_at_ns=LONG,
+    ended_at_ns=LONG,
+    openings=LONG,
+    attempts=LONG,
+    was_stored=BOOLEAN,
+    handler_ms=LONG,
+    reason=TEXT,
+    day=TEXT,
+    hour=TEXT,
+    **{LOST: BOOLEAN},
 )
 _IDS, _BOOLS, _LONGS = "array<string>", "array<boolean>", "array<bigint>"
 _MANY = ("delivery.confirmed", "delivery.expired", "delivery.purged", "delivery.blocked")
@@ -55,7 +77,7 @@ _UNREGISTERED = "endpoint unregistered"  # the reason of dead letters of a remov
 _BUS = {"bus.published": "queued", "bus.handled": "handled", "bus.failed": "failed", "bus.dead": "dead"}
 
 
-def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def delivery_facts(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the facts of deliveries."""
     journal = inputs["bronze_journal"]
     parts = (_opened(journal), _sent(journal), _many(journal), _one(journal), _requeued(journal))
@@ -192,32 +214,36 @@ def _rows(rows: DataFrame, values: dict[str, Column]) -> DataFrame:
     is_pinch = f.col("mesh") == "pinch"
     given = {"source": f.when(is_pinch, "pinch").otherwise("relay"), "mesh": f.coalesce("mesh", f.lit(""))} | values
     given.setdefault("recipient", given["reader"])
-    return complete(rows, SCHEMA, given)
+    return complete(rows, FACTS_SCHEMA, given)
 
 
-def latest(facts: DataFrame) -> DataFrame:
+def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return one row per delivery."""
     kept = ~f.col(LOST)
     position = f.struct(kept.alias("kept"), "seq", "at_ns", "epoch")
     is_sent, opens = f.col("fact") == "sent", f.col("fact").isin(*_OPENS)
     last = f.struct(kept.alias("kept"), "seq", "fact", "at_ns", "reason", "epoch")
-    folded = facts.groupBy(*KEYS).agg(
-        f.min(f.when(~is_sent, f.struct(f.col(LOST).alias("lost"), "seq", "at_ns"))).alias("first"),
-        f.max(f.when(~is_sent, last)).alias("last"),
-        f.max(f.when(is_sent, position)).alias("last_sent"),
-        f.min(f.when(is_sent & kept, f.struct("seq", "at_ns", "was_stored"))).alias("first_sent"),
-        f.sum(f.when(opens & kept, 1).otherwise(0)).cast("long").alias("openings"),
-        f.max(f.when(kept, f.col("attempt"))).alias("attempts"),
-        f.max(f.when(kept, f.col("was_stored"))).alias("was_stored"),
-        f.max(f.when(kept, f.col("handler_ms"))).alias("handler_ms"),
-        f.max("sender").alias("sender"),
-        f.max("recipient").alias("recipient"),
-        f.max(~f.col("fact").isin("sent", *_AFTER)).alias("is_known"),
+    folded = (
+        inputs["silver_deliveries_facts"]
+        .groupBy(*KEYS)
+        .agg(
+            f.min(f.when(~is_sent, f.struct(f.col(LOST).alias("lost"), "seq", "at_ns"))).alias("first"),
+            f.max(f.when(~is_sent, last)).alias("last"),
+            f.max(f.when(is_sent, position)).alias("last_sent"),
+            f.min(f.when(is_sent & kept, f.struct("seq", "at_ns", "was_stored"))).alias("first_sent"),
+            f.sum(f.when(opens & kept, 1).otherwise(0)).cast("long").alias("openings"),
+            f.max(f.when(kept, f.col("attempt"))).alias("attempts"),
+            f.max(f.when(kept, f.col("was_stored"))).alias("was_stored"),
+            f.max(f.when(kept, f.col("handler_ms"))).alias("handler_ms"),
+            f.max("sender").alias("sender"),
+            f.max("recipient").alias("recipient"),
+            f.max(~f.col("fact").isin("sent", *_AFTER)).alias("is_known"),
+        )
     )
-    return folded.where("is_known").select(*_latest_columns())
+    return folded.where("is_known").select(*_columns())
 
 
-def _latest_columns() -> list[Column]:
+def _columns() -> list[Column]:
     is_open = f.col("last.fact").isin(*_OPENS)
     was_sent = f.coalesce((f.col("last_sent.seq") > f.col("last.seq")) & f.col("last_sent.kept"), f.lit(False))
     opened_at_ns = f.col("first.at_ns")
@@ -237,6 +263,7 @@ def _latest_columns() -> list[Column]:
     ]
 
 
-TABLE = Table(
-    "silver_deliveries", ("bronze_journal",), KEYS, SCHEMA, deliveries, RefreshMode.APPEND_FACTS, latest=latest
+FACTS = Table(
+    "silver_deliveries_facts", ("bronze_journal",), KEYS, FACTS_SCHEMA, delivery_facts, RefreshMode.APPEND_FACTS
 )
+TABLE = Table("silver_deliveries", (FACTS.name,), KEYS, SCHEMA, deliveries, RefreshMode.FOLD_KEYS)

@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from posthouse.pipeline.tables.bronze import LOST
-from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, day, number, struct, text
+from posthouse.pipeline.tables.declaration import BOOLEAN, LONG, TEXT, RefreshMode, Table, day, number, struct, text
 
 KEYS = ("row_id",)
-SCHEMA = struct(
+FACTS_SCHEMA = struct(
     epoch=TEXT,
     seq=LONG,
     at_ns=LONG,
@@ -24,10 +24,25 @@ SCHEMA = struct(
     topic=TEXT,
     size=LONG,
 )
+SCHEMA = struct(
+    row_id=TEXT,
+    mesh=TEXT,
+    sender=TEXT,
+    client_message_id=TEXT,
+    message_id=TEXT,
+    topic=TEXT,
+    size=LONG,
+    seen_at_ns=LONG,
+    epoch=TEXT,
+    seq=LONG,
+    received_at_ns=LONG,
+    day=TEXT,
+    **{LOST: BOOLEAN},
+)
 _TYPES = ("inbox.received", "inbox.seen")
 
 
-def inbox(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def inbox_facts(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the facts of inbox rows."""
     body = f.col("body")
     records = inputs["bronze_journal"].where(f.col("type").isin(*_TYPES))
@@ -36,17 +51,21 @@ def inbox(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return rows.withColumns(
         {name: text(body, name) for name in ("client_message_id", "message_id", "topic")}
         | {"size": number(body, "size"), "sender": f.col("actor"), "fact": f.substring_index("type", ".", -1)}
-    ).select(*SCHEMA.fieldNames())
+    ).select(*FACTS_SCHEMA.fieldNames())
 
 
-def latest(facts: DataFrame) -> DataFrame:
+def inbox(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return one row per message of an inbox."""
     kept = ~f.col(LOST)
     names = ("mesh", "sender", "client_message_id", "message_id", "topic", "size")
-    folded = facts.groupBy(*KEYS).agg(
-        f.min(f.struct(LOST, "seq", "at_ns", "epoch")).alias("first"),
-        f.min(f.when((f.col("fact") == "seen") & kept, f.col("at_ns"))).alias("seen_at_ns"),
-        *[f.max(name).alias(name) for name in names],
+    folded = (
+        inputs["silver_inbox_facts"]
+        .groupBy(*KEYS)
+        .agg(
+            f.min(f.struct(LOST, "seq", "at_ns", "epoch")).alias("first"),
+            f.min(f.when((f.col("fact") == "seen") & kept, f.col("at_ns"))).alias("seen_at_ns"),
+            *[f.max(name).alias(name) for name in names],
+        )
     )
     return folded.select(
         *KEYS,
@@ -60,4 +79,5 @@ def latest(facts: DataFrame) -> DataFrame:
     )
 
 
-TABLE = Table("silver_inbox", ("bronze_journal",), KEYS, SCHEMA, inbox, RefreshMode.APPEND_FACTS, latest=latest)
+FACTS = Table("silver_inbox_facts", ("bronze_journal",), KEYS, FACTS_SCHEMA, inbox_facts, RefreshMode.APPEND_FACTS)
+TABLE = Table("silver_inbox", (FACTS.name,), KEYS, SCHEMA, inbox, RefreshMode.FOLD_KEYS)

@@ -1,8 +1,9 @@
 """silver_messages: every message that the relay, the bus or the Pinch wire accepted, with its own metadata.
 
-A message of the relay has two facts: `accepted` (from the journal) and `content` (from the event: reply,
-conversation, priority and usage; never the body). A message of the bus has one fact per endpoint that it reached,
-because the record holds the whole envelope. A Pinch message has one fact, because its content is opaque.
+It is folded from silver_messages_facts. A message of the relay has two facts: `accepted` (from the journal) and
+`content` (from the event: reply, conversation, priority and usage; never the body). A message of the bus has one fact
+per endpoint that it reached, because the record holds the whole envelope. A Pinch message has one fact, because its
+content is opaque.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pyspark.sql.types import DoubleType
 from posthouse.model.event import MESSAGE
 from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import (
+    BOOLEAN,
     LONG,
     TEXT,
     RefreshMode,
@@ -23,6 +25,7 @@ from posthouse.pipeline.tables.declaration import (
     complete,
     day,
     hour,
+    join,
     number,
     struct,
     text,
@@ -51,11 +54,17 @@ _CONTENT = struct(
     output_tokens=LONG,
     cost_usd=DoubleType(),
 )
-SCHEMA = struct(**{field.name: field.dataType for part in (_POSITION, _ACCEPTED, _CONTENT) for field in part.fields})
+FACTS_SCHEMA = join(_POSITION, _ACCEPTED, _CONTENT)
+SCHEMA = join(
+    struct(source=TEXT, message_id=TEXT, epoch=TEXT, seq=LONG, at_ns=LONG),
+    _ACCEPTED,
+    _CONTENT,
+    struct(day=TEXT, hour=TEXT, **{LOST: BOOLEAN}),
+)
 _TAGS = "struct<tags: array<array<string>>>"
 
 
-def messages(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def message_facts(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the facts of messages."""
     journal, events = inputs["bronze_journal"], inputs["bronze_events"]
     parts = (_relay(journal), _contents(events), _bus(journal), _pinch(journal))
@@ -140,7 +149,7 @@ def _pinch(journal: DataFrame) -> DataFrame:
 
 def _rows(rows: DataFrame, fact: str, source: str, message_id: Column, **values: Column) -> DataFrame:
     given = {"fact": f.lit(fact), "source": f.lit(source), "message_id": message_id} | values
-    return complete(rows, SCHEMA, given)
+    return complete(rows, FACTS_SCHEMA, given)
 
 
 def _length(body: Column, field: str) -> Column:
@@ -162,15 +171,19 @@ def _usage(body: Column, at: str) -> dict[str, Column]:
     }
 
 
-def latest(facts: DataFrame) -> DataFrame:
+def messages(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return one row per message, with its first acceptance; a live acceptance precedes one that a restore dropped."""
     is_accepted = f.col("fact") == ACCEPTED
     accepted = f.struct(LOST, "at_ns", "seq", "epoch", *_ACCEPTED.fieldNames())
     readers = f.when(is_accepted, f.col("recipients"))
-    folded = facts.groupBy(*KEYS).agg(
-        f.min(f.when(is_accepted, accepted)).alias("accepted"),
-        f.coalesce(f.sum(f.when(~f.col(LOST), readers)), f.sum(readers)).alias("readers"),
-        *[f.max(name).alias(name) for name in _CONTENT.fieldNames()],
+    folded = (
+        inputs["silver_messages_facts"]
+        .groupBy(*KEYS)
+        .agg(
+            f.min(f.when(is_accepted, accepted)).alias("accepted"),
+            f.coalesce(f.sum(f.when(~f.col(LOST), readers)), f.sum(readers)).alias("readers"),
+            *[f.max(name).alias(name) for name in _CONTENT.fieldNames()],
+        )
     )
     at_ns = f.col("accepted.at_ns")
     return folded.where(f.col("accepted").isNotNull()).select(
@@ -186,12 +199,12 @@ def latest(facts: DataFrame) -> DataFrame:
     )
 
 
-TABLE = Table(
-    "silver_messages",
+FACTS = Table(
+    "silver_messages_facts",
     ("bronze_journal", "bronze_events"),
     KEYS,
-    SCHEMA,
-    messages,
+    FACTS_SCHEMA,
+    message_facts,
     RefreshMode.APPEND_FACTS,
-    latest=latest,
 )
+TABLE = Table("silver_messages", (FACTS.name,), KEYS, SCHEMA, messages, RefreshMode.FOLD_KEYS)

@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from posthouse.pipeline.tables.bronze import LOST
-from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, day, number, struct, text
+from posthouse.pipeline.tables.declaration import BOOLEAN, LONG, TEXT, RefreshMode, Table, day, number, struct, text
 
 KEYS = ("row_id",)
-SCHEMA = struct(
+FACTS_SCHEMA = struct(
     epoch=TEXT,
     seq=LONG,
     at_ns=LONG,
@@ -27,11 +27,30 @@ SCHEMA = struct(
     history_id=LONG,
     superseded_by=TEXT,
 )
+SCHEMA = struct(
+    row_id=TEXT,
+    mesh=TEXT,
+    client_message_id=TEXT,
+    destination=TEXT,
+    size=LONG,
+    message_id=TEXT,
+    history_id=LONG,
+    superseded_by=TEXT,
+    sends=LONG,
+    code=TEXT,
+    status=TEXT,
+    epoch=TEXT,
+    seq=LONG,
+    queued_at_ns=LONG,
+    ended_at_ns=LONG,
+    day=TEXT,
+    **{LOST: BOOLEAN},
+)
 _TYPES = tuple(f"outbox.{fact}" for fact in ("queued", "inflight", "deferred", "done", "dead", "aborted"))
 _ENDS = ("done", "dead", "aborted")
 
 
-def outbox(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def outbox_facts(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the facts of outbox rows; a record about several rows becomes several facts."""
     body = f.col("body")
     records = inputs["bronze_journal"].where(f.col("type").isin(*_TYPES))
@@ -43,21 +62,25 @@ def outbox(inputs: Mapping[str, DataFrame]) -> DataFrame:
         {name: text(body, name) for name in texts}
         | {name: number(body, name) for name in ("size", "attempts", "history_id")}
         | {"fact": f.substring_index("type", ".", -1)}
-    ).select(*SCHEMA.fieldNames())
+    ).select(*FACTS_SCHEMA.fieldNames())
 
 
-def latest(facts: DataFrame) -> DataFrame:
+def outbox(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return one row per message of an outbox; a dead row may still be aborted, other rows end once."""
     kept = ~f.col(LOST)
     first = f.struct(LOST, "seq", "at_ns", "epoch")
     last = f.when(f.col("fact").isin(*_ENDS) & kept, f.struct("seq", "at_ns", "fact"))
     names = ("mesh", "client_message_id", "destination", "size", "message_id", "history_id", "superseded_by")
-    folded = facts.groupBy(*KEYS).agg(
-        f.min(first).alias("first"),
-        f.max(last).alias("last"),
-        f.sum(f.when((f.col("fact") == "inflight") & kept, 1).otherwise(0)).cast("long").alias("sends"),
-        f.max_by("code", f.when(f.col("code").isNotNull(), f.col("seq"))).alias("code"),
-        *[f.max(name).alias(name) for name in names],
+    folded = (
+        inputs["silver_outbox_facts"]
+        .groupBy(*KEYS)
+        .agg(
+            f.min(first).alias("first"),
+            f.max(last).alias("last"),
+            f.sum(f.when((f.col("fact") == "inflight") & kept, 1).otherwise(0)).cast("long").alias("sends"),
+            f.max_by("code", f.when(f.col("code").isNotNull(), f.col("seq"))).alias("code"),
+            *[f.max(name).alias(name) for name in names],
+        )
     )
     return folded.select(
         *KEYS,
@@ -74,4 +97,5 @@ def latest(facts: DataFrame) -> DataFrame:
     )
 
 
-TABLE = Table("silver_outbox", ("bronze_journal",), KEYS, SCHEMA, outbox, RefreshMode.APPEND_FACTS, latest=latest)
+FACTS = Table("silver_outbox_facts", ("bronze_journal",), KEYS, FACTS_SCHEMA, outbox_facts, RefreshMode.APPEND_FACTS)
+TABLE = Table("silver_outbox", (FACTS.name,), KEYS, SCHEMA, outbox, RefreshMode.FOLD_KEYS)

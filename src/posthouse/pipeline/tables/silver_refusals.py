@@ -1,7 +1,7 @@
 """silver_refusals: refusals of relay and bus, per code, key and minute.
 
 A journal record of refusals is already a sum, and one minute may have several records. A message that the bus refused
-and kept as a dead letter counts as one refusal. Refusals never change, so the facts are their own view.
+and kept as a dead letter counts as one refusal. Refusals never change; only a restore may drop them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,30 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from posthouse.model.limits import MILLISECOND_NS
-from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, day, number, struct, text, whole
+from posthouse.pipeline.tables.bronze import LOST
+from posthouse.pipeline.tables.declaration import (
+    BOOLEAN,
+    LONG,
+    TEXT,
+    RefreshMode,
+    Table,
+    day,
+    join,
+    number,
+    struct,
+    text,
+    whole,
+)
 
 _MINUTE_MS = 60_000
-SCHEMA = struct(epoch=TEXT, seq=LONG, at_ns=LONG, source=TEXT, code=TEXT, key=TEXT, minute=LONG, count=LONG, day=TEXT)
+KEYS = ("epoch", "seq")
+FACTS_SCHEMA = struct(
+    epoch=TEXT, seq=LONG, at_ns=LONG, source=TEXT, code=TEXT, key=TEXT, minute=LONG, count=LONG, day=TEXT
+)
+SCHEMA = join(FACTS_SCHEMA, struct(**{LOST: BOOLEAN}))
 
 
-def refusals(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def refusal_facts(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return a row for each record of refusals."""
     records, body, type_ = inputs["bronze_journal"], f.col("body"), f.col("type")
     is_dead_letter = (type_ == "bus.dead") & text(body, "refused").isNotNull()
@@ -38,4 +55,10 @@ def refusals(inputs: Mapping[str, DataFrame]) -> DataFrame:
     )
 
 
-TABLE = Table("silver_refusals", ("bronze_journal",), ("epoch", "seq"), SCHEMA, refusals, RefreshMode.APPEND_FACTS)
+def refusals(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the refusals with the label of restores."""
+    return inputs["silver_refusals_facts"].select(*SCHEMA.fieldNames())
+
+
+FACTS = Table("silver_refusals_facts", ("bronze_journal",), KEYS, FACTS_SCHEMA, refusal_facts, RefreshMode.APPEND_FACTS)
+TABLE = Table("silver_refusals", (FACTS.name,), KEYS, SCHEMA, refusals, RefreshMode.FOLD_KEYS)

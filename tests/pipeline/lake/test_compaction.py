@@ -1,0 +1,118 @@
+"""Files of a table stay few and its log short, however many commits it had; no row changes."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from posthouse.model.clock import SystemClock
+from posthouse.pipeline.lake.compaction import compact
+from posthouse.pipeline.lake.data_file import DataFile, write_rows
+from posthouse.pipeline.lake.delta import Commit, Delta, vacuum
+from posthouse.pipeline.lake.keyed_rows import find_rows, replace_rows
+from posthouse.pipeline.lake.storage import LocalStorage
+from tests.faults.campaign import rounds
+
+SCHEMA = pa.schema([("epoch", pa.string()), ("seq", pa.int64()), ("key_hash", pa.int64()), ("day", pa.string())])
+DAYS = 4
+HOUR_S = 3_600
+
+
+def append(table: Delta, first: int, count: int = 3, day: str = "2026-01-01", epoch: str = "e") -> None:
+    seqs = list(range(first, first + count))
+    rows = pa.table(
+        {"epoch": [epoch] * count, "seq": seqs, "key_hash": [seq % 7 for seq in seqs], "day": [day] * count}, SCHEMA
+    )
+    table.commit(Commit(write_rows(table.storage, rows, ("day",)), app_versions={"app": seqs[-1]}), SCHEMA, ("day",))
+
+
+def rows_of(table: Delta) -> Counter[tuple[str, int]]:
+    found: Counter[tuple[str, int]] = Counter()
+    for file in table.files():
+        rows = pq.ParquetFile(table.path / file.path).read().to_pylist()
+        found.update((file.partition["day"], row["seq"]) for row in rows)
+    return found
+
+
+@pytest.mark.faults
+def test_a_table_stays_small_over_many_commits_and_keeps_every_row(tmp_path: Path) -> None:
+    table, commits = Delta(LocalStorage(tmp_path / "t")), rounds(80, 1_000)
+    most_files = most_log = 0
+    for number in range(commits):
+        append(table, 3 * number, day=f"2026-01-0{number * DAYS // commits + 1}")
+        compact(table, SCHEMA, ("day",), 16)
+        most_files = max(most_files, len(table.files()))
+        table.configure(HOUR_S)
+        for entry in (table.path / "_delta_log").glob("*.json"):
+            os.utime(entry, (0, 0))  # every entry is older than the retention
+        most_log = max(most_log, len(list((table.path / "_delta_log").iterdir())))
+    assert most_files <= 16 + DAYS
+    assert most_log <= 2 * 100 + 5, "the log holds more than two checkpoints apart"
+    assert set(rows_of(table).values()) == {1}
+    assert rows_of(table).total() == 3 * commits
+    assert (table.generation(), table.app_version("app")) == (commits, 3 * commits - 1)
+
+
+def test_merging_joins_files_of_one_epoch_and_of_like_size(tmp_path: Path) -> None:
+    table = Delta(LocalStorage(tmp_path / "t"))
+    append(table, 0, count=1_000)
+    for number in range(4):
+        append(table, 1_000 + 3 * number)
+    append(table, 5, epoch="other")
+    assert compact(table, SCHEMA, ("day",), 9) == 0
+    assert compact(table, SCHEMA, ("day",), 4) == 3
+    assert sorted(file.rows for file in table.files()) == [3, 12, 1_000]
+    (merged,) = (file for file in table.files() if file.rows == 12)
+    assert (merged.min_values["seq"], merged.max_values["seq"], merged.min_values["epoch"]) == (1_000, 1_011, "e")
+
+
+def test_a_reader_of_the_version_before_keeps_its_files_for_the_retention(tmp_path: Path) -> None:
+    table = Delta(LocalStorage(tmp_path / "t"))
+    for number in range(4):
+        append(table, 3 * number)
+    before = table.files()
+    assert compact(table, SCHEMA, ("day",), 2) == 3
+    table.configure(30 * 24 * HOUR_S)
+    _age(table, before)
+    assert vacuum(table, SystemClock()) == 0
+    assert all((table.path / file.path).exists() for file in before)
+    table.configure(0)
+    assert vacuum(table, SystemClock()) == 4
+    assert rows_of(table).total() == 12
+
+
+def test_a_file_that_no_commit_ever_named_goes_after_an_hour_whatever_the_retention(tmp_path: Path) -> None:
+    table = Delta(LocalStorage(tmp_path / "t"))
+    append(table, 0)
+    rows = pa.table({"epoch": ["e"], "seq": [9], "key_hash": [1], "day": ["2026-01-01"]}, SCHEMA)
+    orphans = write_rows(table.storage, rows, ("day",))
+    assert vacuum(table, SystemClock()) == 0
+    _age(table, orphans)
+    assert vacuum(table, SystemClock()) == 1
+
+
+def _age(table: Delta, files: list[DataFile]) -> None:
+    hours_ago_s = table.path.stat().st_mtime - 3 * HOUR_S
+    for file in files:
+        os.utime(table.path / file.path, (hours_ago_s, hours_ago_s))
+
+
+def test_rows_are_found_and_replaced_by_the_hash_of_their_key(tmp_path: Path) -> None:
+    table = Delta(LocalStorage(tmp_path / "t"))
+    append(table, 0, count=14)
+    append(table, 14, count=7, day="2026-01-02")
+    wanted = pa.array([3, 5], pa.int64())
+    assert sorted(find_rows(table, "key_hash", wanted, SCHEMA).column("seq").to_pylist()) == [3, 5, 10, 12, 17, 19]
+    new = pa.table({"epoch": ["e"], "seq": [99], "key_hash": [3], "day": ["2026-01-02"]}, SCHEMA)
+    replaced = replace_rows(table, "key_hash", wanted, new)
+    assert replaced.days() == {"2026-01-01", "2026-01-02"}
+    table.commit(Commit(replaced.add, [file.path for file in replaced.remove]), SCHEMA, ("day",))
+    expected = [("2026-01-01", seq) for seq in range(14)] + [("2026-01-02", seq) for seq in range(14, 21)]
+    kept = {each for each in expected if each[1] % 7 not in (3, 5)} | {("2026-01-02", 99)}
+    assert rows_of(table) == Counter(kept)
+    assert len(table.files()) == 2
