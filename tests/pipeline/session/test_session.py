@@ -79,3 +79,25 @@ def test_settings_of_spark_come_from_the_file_and_options_override_them(
 
 def test_settings_that_a_user_gives_reach_the_session(spark: SparkSession) -> None:
     assert spark.conf.get("spark.driver.defaultJavaOptions") == QUICK_START
+
+
+def lack_a_library(_task: int) -> None:
+    raise ModuleNotFoundError("No module named 'adbc_driver_sqlite'")
+
+
+def test_workers_that_lack_a_library_are_told_with_what_they_lack(spark: SparkSession) -> None:
+    with pytest.raises(PosthouseError) as failed:
+        spark_module.run_in_workers(spark, lack_a_library, [1])
+    assert (failed.value.code, failed.value.fields["reason"]) == (
+        "workers_failed",
+        "ModuleNotFoundError: No module named 'adbc_driver_sqlite'",
+    )
+    assert "--executor-python" in failed.value.hint
+
+
+def test_python_that_does_not_exist_is_the_reason_that_people_see() -> None:
+    text = """Job aborted due to stage failure: java.io.IOException: Cannot run program "/nope/python": error=2
+    at org.apache.spark.rdd.RDD.iterator(RDD.scala:338)
+Caused by: java.io.IOException: error=2, No such file or directory
+"""
+    assert spark_module.worker_reason(text) == 'Cannot run program "/nope/python"'

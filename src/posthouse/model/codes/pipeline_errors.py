@@ -20,6 +20,14 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         exit=Exit.BROKEN,
     ),
     ErrorSpec(
+        "workers_failed",
+        503,
+        "the workers of Spark cannot run tasks: {reason}",
+        "Workers need a Python of the same version with the libraries of 'posthouse[pipeline]'. Name it with "
+        "--executor-python or PYSPARK_PYTHON; `docs/how-to/pipeline-cluster.md` shows how to pack one.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
         "source_invalid",
         400,
         "{url!r} is not a source: {reason}",

@@ -264,10 +264,19 @@ def small_session(spark: SparkSession) -> SparkSession:
 T = TypeVar("T")
 R = TypeVar("R")
 _RESULT = "task bigint, result binary"
+_CAUSED_BY = "Caused by: "
+_NO_PROGRAM = re.compile(r'Cannot run program "[^"]*"')
+_PYTHON_ERROR = re.compile(r"[A-Za-z_]*(Error|Exception): ")  # without the dots of a Java class
 
 
 def run_in_workers(spark: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-    """Run `work` once per task and return the results in order; raise the first PosthouseError."""
+    """Run `work` once per task and return the results in order; raise the first PosthouseError.
+
+    Raises workers_failed if a task could not run at all, after Spark has tried it several times.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     if not tasks:
         return []
     given = list(tasks)
@@ -277,12 +286,25 @@ def run_in_workers(spark: SparkSession, work: Callable[[T], R], tasks: Sequence[
 
         return run_tasks(work, given, indexes)
 
-    rows = spark.range(0, len(given), 1, len(given)).mapInArrow(run, _RESULT).collect()
+    try:
+        rows = spark.range(0, len(given), 1, len(given)).mapInArrow(run, _RESULT).collect()
+    except (PySparkException, Py4JError) as failure:
+        raise error("workers_failed", reason=worker_reason(str(failure))) from failure
     results: list[R | PosthouseError] = [pickle.loads(row.result) for row in sorted(rows, key=lambda row: row.task)]
     for result in results:
         if isinstance(result, PosthouseError):
             raise result
     return [result for result in results if not isinstance(result, PosthouseError)]
+
+
+def worker_reason(text: str) -> str:
+    """Return the cause that Spark names: the program that is missing, or the exception of Python or Java."""
+    if missing := _NO_PROGRAM.search(text):
+        return missing[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line.removeprefix(_CAUSED_BY) for line in lines if line.startswith(_CAUSED_BY)]
+    errors = [line for line in lines if _PYTHON_ERROR.match(line)]
+    return (errors[-1:] or causes or lines or ["no reason given"])[0]
 
 
 def run_tasks(
