@@ -39,7 +39,7 @@ class Party(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """An agent whose last message in a thread has no answer."""
+    """An agent that asked and has no answer."""
 
     party: Party
     on: Party
@@ -65,7 +65,7 @@ async def show_team(call: ConsoleCall) -> HttpResponse:
         hosts=hosts,
         mail={agent.name: agent for agent in agents.or_else([])},
         last_seen=_last_seen(seen.or_else([])),
-        waiting=_waiting(threads.value or []),
+        waiting=waiting_parties(threads.value or []),
         names=names,
         graph=_graph(counts, hosts, names),
         edges=[(_label(a, names), _label(b, names), count) for (a, b), count in counts.most_common(12)],
@@ -156,19 +156,15 @@ def _last_seen(traffic: Iterable[Exchange]) -> dict[Party, str]:
     return seen
 
 
-def _waiting(threads: Sequence[ThreadSummary]) -> list[Waiting]:
-    """Return the agents of this host whose last word in a thread has no answer yet, longest first."""
-    waits = [
-        Waiting(
-            Party(thread.last.sender, thread.last.from_agent),
-            Party(thread.last.to, thread.last.to_agent),
-            thread.last.at,
-            thread.id,
-            thread.subject,
-        )
-        for thread in threads
-        if thread.last.is_own and thread.last.state not in _OVER and not thread.last.to.startswith("#")
-    ]
+def waiting_parties(threads: Sequence[ThreadSummary]) -> list[Waiting]:
+    """Return the agents of this host that began a thread and have the last word in it, the longest wait first."""
+    waits = []
+    for thread in threads:
+        last, first = thread.last, thread.participants[0]
+        author, reader = Party(last.sender, last.from_agent), Party(last.to, last.to_agent)
+        has_asked = last.is_own and author == (first.node, first.agent) and last.state not in _OVER
+        if has_asked and author != reader and not last.to.startswith("#"):
+            waits.append(Waiting(author, reader, last.at, thread.id, thread.subject))
     return sorted(waits, key=lambda each: each.since)
 
 
