@@ -16,7 +16,7 @@ ANN, BEN, ZOE = Party("n1", "ann"), Party("n1", "ben"), Party("n2", "zoe")
 
 
 def thread(first: Party, author: Party, reader: Party, at: str = "2026-01-01T00:00:00.000Z", **more: Any) -> Any:
-    given = {"state": "confirmed", "is_own": author.node == "n1"} | more
+    given: dict[str, Any] = {"state": "confirmed", "is_own": author.node == "n1"} | more
     last = ThreadMessage("m", None, at, author.node, None, author.agent, reader.node, reader.agent, "x", **given)
     return ThreadSummary("t", "s", (Participant(first.node, None, first.agent),), 2, last)
 
