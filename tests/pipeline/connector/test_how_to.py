@@ -1,13 +1,16 @@
-"""The blocks of docs/how-to/pipeline-spark.md, run in order in one session, as a notebook would."""
+"""The code of the pages about Spark sessions, run as a notebook would, and about schedulers."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from posthouse.cli.pipeline import app
 from posthouse.pipeline.connector.source_access import access_with_key
 from posthouse.pipeline.lake import Lake
 from tests.docs.pages import blocks_of
@@ -48,3 +51,23 @@ def test_code_of_the_page_about_your_own_session_runs(
     assert names["remote"].schema == names["records"].schema
     assert names["seqs"].columns == ["seq", "type"]
     assert "mesh" in capsys.readouterr().out
+
+
+def test_recipes_of_schedulers_start_commands_that_exist() -> None:
+    commands: list[list[str]] = []
+    for block in blocks_of("docs/how-to/pipeline-schedule.md"):
+        if block.language == "text":
+            tree = ast.parse(block.body)
+            commands += [_words(node) for node in ast.walk(tree) if _words(node)[:2] == ["posthouse", "pipeline"]]
+    assert len(commands) == 4
+    for _program, *words in commands:
+        app.parse_args(words[1:], exit_on_error=False, print_error=False)
+
+
+def _words(node: ast.AST) -> list[str]:
+    """Return the words of a command that is written as one text or as a list of texts; a name in a list is left out."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return shlex.split(node.value) if " " in node.value else []
+    if isinstance(node, ast.List):
+        return [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return []
