@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from posthouse.cli.inbox import mail, show
+from posthouse.cli.options import DaemonOptions
 from posthouse.client.daemon import DaemonClient
 from posthouse.daemon.inbox.inbox import Inbox, NewItem
 from posthouse.daemon.inbox.selection import InboxFilter
@@ -278,5 +282,39 @@ async def test_a_stream_that_resumes_does_not_show_a_late_command_as_a_new_one(t
                     break
         event = json.loads(line.removeprefix(b"data: "))
         assert (event["is_stale"], event["body"]) == (True, None)
+    finally:
+        await host.down()
+
+
+class Terminal(io.StringIO):
+    """What a person types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+async def test_the_command_line_asks_a_person_and_refuses_a_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, clock = await stale_host(tmp_path)
+    try:
+        clock.ahead_s = 2 * 3_600
+        options = DaemonOptions(directory=host.settings.directory, agent="claude")
+
+        async def typed(answer: str) -> str:
+            monkeypatch.setattr("sys.stdin", Terminal(answer) if answer else io.StringIO())
+            await asyncio.to_thread(show, found, daemon_options=options)
+            return capsys.readouterr().out
+
+        found = (await host.acting_as("claude").get("/v1/inbox"))["items"][0]["id"]
+        for answer in ("", "n\n", "\n"):
+            with pytest.raises(PosthouseError) as refused:
+                await typed(answer)
+            assert refused.value.code == "message_stale"
+        assert "deploy 7" not in capsys.readouterr().out
+        assert "deploy 7" in await typed("y\n")
+        await asyncio.to_thread(mail, daemon_options=options)
+        listed = capsys.readouterr().out
+        assert "withheld" in listed and "deploy 7" not in listed
     finally:
         await host.down()

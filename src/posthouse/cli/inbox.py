@@ -87,8 +87,9 @@ def _text(item: InboxItem) -> str:
 
 
 def _body(item: InboxItem) -> str:
-    is_withheld = item.body is None and item.is_stale and item.undecryptable is None and not item.is_withdrawn
-    return "(withheld: `posthouse inbox show ID --confirm` shows it)" if is_withheld else shown_body(item.body)
+    if item.body is not None or item.undecryptable is not None:
+        return shown_body(item.body)
+    return "(withdrawn)" if item.is_withdrawn else "(withheld: `posthouse inbox show ID --confirm` shows it)"
 
 
 def mail_lines(item: InboxItem) -> str:
@@ -269,7 +270,7 @@ def _thread_lines(found: Thread) -> str:
     for each in found.messages:
         unread = "" if each.is_read else " (unread)"
         lines += ["", f"{each.at}  {_address(each.sender_name, each.sender, each.from_agent)}{unread}"]
-        lines.append("  " + indented(shown_body(each.body), 2))
+        lines.append("  " + indented(each.body or "(its text is not shown here: see `posthouse inbox show`)", 2))
     return "\n".join(lines)
 
 
@@ -319,7 +320,9 @@ def _event_line(event: DaemonEvent) -> str:
     host = data.get("sender_name") or short_node(str(data.get("sender", "")))
     sender = Address(data.get("from_agent") or "", host)
     topic = f"  #{data['topic']}" if data.get("topic") else ""
-    return one_line(f"{when}  {sender}{topic}  {shown_body(data.get('body'))}")
+    is_withheld = data.get("body") is None and data.get("is_stale")
+    text = "(withheld: it is stale)" if is_withheld else shown_body(data.get("body"))
+    return one_line(f"{when}  {sender}{topic}  {text}")
 
 
 app = noun("inbox", cleandoc(mail.__doc__ or ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from posthouse.model.event import is_event_id
 from posthouse.model.limits import DAY_S, RECORD_RETENTION_MIN_DAYS, SECOND_NS
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.lineage import Lineage
@@ -18,7 +19,8 @@ def _by_row(entry: Entry) -> Iterator[KeyedFact]:
         yield entry.ref, "received"
     else:
         for row_id in entry.body["ids"]:
-            yield row_id, "seen"
+            if not is_event_id(row_id):  # older daemons recorded the message id if the reader gave that
+                yield row_id, "seen"
 
 
 def _by_message(entry: Entry) -> Iterator[KeyedFact]:
