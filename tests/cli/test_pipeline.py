@@ -51,6 +51,8 @@ def test_show_without_a_lake_and_with_wrong_words_is_refused(cli: CommandLine) -
         ("show", "cost", "--since", "yesterday"),
         ("show", "cost", "--since", "2026-11-02", "--until", "2026-11-01"),
         ("report", "--since", "soon"),
+        ("export", "conversations.csv"),
+        ("export", "a.jsonl", "--again", "b.json", "--rules", "c.toml"),
     ):
         assert cli("pipeline", *words, "--json").exit == Exit.USAGE
 

@@ -18,7 +18,7 @@ from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions
 from posthouse.cli.pipeline_publish import archive, publish, replay
 from posthouse.cli.pipeline_report import audit_with, demo, report, whatif
 from posthouse.cli.pipeline_run import compact, run
-from posthouse.cli.pipeline_show import show
+from posthouse.cli.pipeline_show import export, show
 from posthouse.model.codes.spec import Exit
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ app.command(audit, name="audit")
 app.command(report, name="report")
 app.command(whatif, name="whatif")
 app.command(demo, name="demo")
+app.command(export, name="export")
 app.command(publish, name="publish")
 app.command(replay, name="replay")
 app.command(archive, name="archive")

@@ -21,6 +21,7 @@ from posthouse.model.errors import PosthouseError, error
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from posthouse.model.usage import Prices
     from posthouse.pipeline.connector.source_access import Access
     from posthouse.pipeline.gold_reader import Selection
     from posthouse.pipeline.lake import Lake
@@ -127,6 +128,18 @@ class PipelineOptions:
 
         given = self.settings().text("pipeline.publishers").replace(",", " ").split()
         return [validate_node_id(each) for each in given]
+
+    def prices(self) -> Prices:
+        """Return the price table; it is empty if its file does not exist."""
+        from posthouse.model.usage import Prices
+
+        path = self.settings().path("pipeline.prices")
+        try:
+            return Prices.parse(path.read_text(encoding="utf-8"), str(path))
+        except FileNotFoundError:
+            return Prices()
+        except (OSError, UnicodeDecodeError) as failure:
+            raise error("config_unreadable", path=str(path), reason=str(failure)) from failure
 
     def own_node(self) -> str:
         """Return the id of this node, "" if it has no key."""

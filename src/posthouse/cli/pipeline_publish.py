@@ -20,9 +20,11 @@ from posthouse.model.clock import system_clock
 
 if TYPE_CHECKING:
     from posthouse.bus import Bus
+    from posthouse.cli.options import RelayOptions
     from posthouse.client import Client
     from posthouse.model.api import Pruned
     from posthouse.pipeline.archive_history import Archived
+    from posthouse.pipeline.connector.sink_rows import SinkOptions
     from posthouse.pipeline.replay_messages import PastMessage, ReplayCursor, Replayed, ReplayOptions, ReplayTarget
 
 
@@ -37,6 +39,12 @@ def publish(
     attempts: Annotated[
         int, Parameter(validator=Number(gte=2), help="Delivery attempts of one message that count as a retry storm.")
     ] = 5,
+    budget_usd: Annotated[
+        float | None, Parameter(validator=Number(gt=0), help="Dollars that the mesh may cost on one UTC day.")
+    ] = None,
+    agent_budget_usd: Annotated[
+        float | None, Parameter(validator=Number(gt=0), help="Dollars that one agent may cost on one UTC day.")
+    ] = None,
     mesh: MeshName = None,
     relay: RelayAddress = None,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
@@ -51,32 +59,47 @@ def publish(
 
         posthouse pipeline publish
         posthouse pipeline publish --mesh team --alerts-to '#alerts' --silent 2h --json
+        posthouse pipeline publish --alerts-to '#alerts' --budget-usd 50 --agent-budget-usd 10
     """
-    from posthouse.cli.options import default_mesh, key_path, parse_duration
-    from posthouse.pipeline.connector.sink_rows import SinkOptions
-    from posthouse.pipeline.publish_stats import INPUTS, AlertThresholds, through_of
+    from posthouse.cli.options import default_mesh, parse_duration
+    from posthouse.model.clock import format_utc
+    from posthouse.model.limits import DAY_S, SECOND_NS
+    from posthouse.pipeline.gold_reader import GoldReader, Selection
+    from posthouse.pipeline.publish_stats import INPUTS, AlertThresholds, spent_alerts, through_of
     from posthouse.pipeline.publish_stats import publish as run
 
     alarm = AlertThresholds(flood, parse_duration(silent), attempts)
-    relay_options, named = chosen_relay(pipeline_options, relay), mesh or default_mesh()
-    client = relay_options.options()
-    options = SinkOptions.of(
-        {
-            "relay": relay_options.url(named).origin,
-            "run_id": f"publish/{named}",
-            "mesh": named,
-            "key_file": str(key_path(pipeline_options.key_file, named).absolute()),
-            "allow_plain": str(client.allow_plain).lower(),
-        }
-        | ({} if client.tls_ca is None else {"tls_ca": str(client.tls_ca)})
-    )
+    named = mesh or default_mesh()
+    options = _sink_options(pipeline_options, chosen_relay(pipeline_options, relay), named)
     lake, spark = pipeline_options.open_lake(), pipeline_options.session()
     inputs = {name: lake.table(spark, name) for name in INPUTS}
-    done = run(spark, inputs, options, through_ns=through_of(lake), days=days, thresholds=alarm, alerts_to=alerts_to)
+    through_ns = through_of(lake)
+    recent = Selection(first_day=format_utc(through_ns - days * DAY_S * SECOND_NS).partition("T")[0], mesh=named)
+    spent = spent_alerts(GoldReader(lake, recent, pipeline_options.prices()), budget_usd, agent_budget_usd)
+    done = run(
+        spark, inputs, options, through_ns=through_ns, days=days, thresholds=alarm, alerts_to=alerts_to, spent=spent
+    )
     value = {"mesh": named, "members": done.members, "topics": done.topics, "alerts": done.alerts}
     output.note(f"published statistics of {done.members} members and {done.topics} topics")
     rows = [(each["alert"], each["member"], each["since"], each["count"]) for each in done.alerts]
     output.result(value, table(("alert", "member", "since", "count"), rows))
+
+
+def _sink_options(pipeline_options: PipelineOptions, relay_options: RelayOptions, mesh: str) -> SinkOptions:
+    from posthouse.cli.options import key_path
+    from posthouse.pipeline.connector.sink_rows import SinkOptions
+
+    client = relay_options.options()
+    return SinkOptions.of(
+        {
+            "relay": relay_options.url(mesh).origin,
+            "run_id": f"publish/{mesh}",
+            "mesh": mesh,
+            "key_file": str(key_path(pipeline_options.key_file, mesh).absolute()),
+            "allow_plain": str(client.allow_plain).lower(),
+        }
+        | ({} if client.tls_ca is None else {"tls_ca": str(client.tls_ca)})
+    )
 
 
 def replay(

@@ -21,6 +21,7 @@ from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, WHOLE, PeriodOption
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
+    from posthouse.model.usage import Prices
     from posthouse.pipeline.audit.audit import Report
     from posthouse.pipeline.gold_reader import Selection
     from posthouse.pipeline.lake import Lake
@@ -54,7 +55,8 @@ def report(
 
     lake, selection = pipeline_options.open_lake(), period.selection()
     refuse_empty(lake)
-    path = write_report(lake, to, audit_with(pipeline_options, is_brief=True) if audit else None, selection)
+    prices = pipeline_options.prices()
+    path = write_report(lake, to, audit_with(pipeline_options, is_brief=True) if audit else None, selection, prices)
     output.result({"path": path}, str(path))
     if open:
         show_page(path)
@@ -83,14 +85,20 @@ def audit_with(pipeline_options: PipelineOptions, *, is_derived: bool = False, i
     return Report.of_value(found)
 
 
-def write_report(lake: Lake, to: Path | None, audited: Report | None, selection: Selection | None = None) -> Path:
+def write_report(
+    lake: Lake,
+    to: Path | None,
+    audited: Report | None,
+    selection: Selection | None = None,
+    prices: Prices | None = None,
+) -> Path:
     """Write the report and return its path."""
     from posthouse.files import private_dir, write_atomic
     from posthouse.model.clock import system_clock
     from posthouse.pipeline.report.gather_figures import gather_figures
     from posthouse.pipeline.report.page import render_page
 
-    page = render_page(gather_figures(lake, system_clock(), audited, selection))
+    page = render_page(gather_figures(lake, system_clock(), audited, selection, prices))
     path = (private_dir(lake.path) / FILE_NAME if to is None else to).absolute()
     write_atomic(path, page.encode())
     return path

@@ -1,10 +1,12 @@
-"""`posthouse pipeline show`: fixed questions about cost, traffic and health, answered from the gold tables.
+"""`posthouse pipeline show` and `export`: what the lake gives without Spark.
 
-No Java starts, so the answer is there in a second. Everything else is a question in SQL: `posthouse pipeline query`.
+`show` answers fixed questions from the gold tables, in a second; everything else is a question in SQL, `posthouse
+pipeline query`. `export` writes conversations for evaluations and fine-tuning.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -52,7 +54,7 @@ def show(
         raise error("usage", text=f"--by does not apply to {question}")
     lake, selection = pipeline_options.open_lake(), period.selection()
     refuse_empty(lake)
-    reader = GoldReader(lake, selection)
+    reader = GoldReader(lake, selection, pipeline_options.prices())
     columns, rows = _answer(reader, question, by)
     if output.json:
         for row in rows:
@@ -87,3 +89,64 @@ def _shown(column: str, value: Any) -> str:
     if column.endswith("_ms"):
         return duration(value)
     return f"${value:,.4f}" if column == "cost_usd" else str(value)
+
+
+def export(
+    to: Annotated[Path, Parameter(help="File to write: NAME.jsonl or NAME.parquet.")],
+    /,
+    *,
+    rules: Annotated[Path | None, Parameter(help="TOML file of redaction rules: drop, and [[replace]].")] = None,
+    again: Annotated[
+        Path | None, Parameter(help="Manifest of an earlier export: export the same history by the same rules.")
+    ] = None,
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
+    output: Output = PLAIN,
+) -> None:
+    """Export conversations for evaluations and fine-tuning, as JSON lines or Parquet, redacted by rules.
+
+    Sealed text is left out. Beside the file a manifest says what it was made of; `--again` makes the same bytes from
+    it later, however the lake has grown.
+
+    For example:
+
+        posthouse pipeline export conversations.jsonl --rules redact.toml
+        posthouse pipeline export conversations.parquet
+        posthouse pipeline export again.jsonl --again conversations.jsonl.manifest.json
+    """
+    from posthouse.pipeline.export_conversations import (
+        FORMATS,
+        RedactionRules,
+        export_conversations,
+        manifest_path,
+        parse_rules,
+        read_manifest,
+    )
+    from posthouse.pipeline.query import refuse_empty
+
+    kind = to.suffix.removeprefix(".")
+    if kind not in FORMATS:
+        raise error("usage", text=f"{to.name} names no format", hint="Give NAME.jsonl or NAME.parquet.")
+    if rules is not None and again is not None:
+        raise error("usage", text="--rules and --again exclude each other", hint="A manifest holds its rules.")
+    chosen = RedactionRules() if rules is None else parse_rules(_read_text(rules), str(rules))
+    earlier = None if again is None else read_manifest(again)
+    lake = pipeline_options.open_lake()
+    refuse_empty(lake)
+    target = to.absolute()
+    made = (
+        export_conversations(lake, target, kind, chosen)
+        if earlier is None
+        else export_conversations(lake, target, kind, earlier.rules, earlier.positions)
+    )
+    value = {"path": target, "manifest": manifest_path(target)} | {
+        name: getattr(made, name) for name in ("conversations", "messages", "sealed", "sha256")
+    }
+    shown = f"{made.messages:,} messages of {made.conversations:,} conversations in {target}"
+    output.result(value, f"{shown}; the text of {made.sealed:,} is sealed and left out" if made.sealed else shown)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        raise error("config_unreadable", path=str(path), reason=str(failure)) from failure

@@ -16,6 +16,7 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 from posthouse.model.errors import error
+from posthouse.model.usage import Prices
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.party_names import PartyNames, member_names
 
@@ -72,9 +73,12 @@ class Selection:
 class GoldReader:
     """Reads the figures of one selection."""
 
-    def __init__(self, lake: Lake, selection: Selection, names: PartyNames | None = None) -> None:
+    def __init__(
+        self, lake: Lake, selection: Selection, prices: Prices | None = None, names: PartyNames | None = None
+    ) -> None:
         self.lake = lake
         self.selection = selection
+        self._prices = prices or Prices()
         self._given_names = names
         if selection.agent is not None:
             self._refuse_unknown(selection.agent)
@@ -89,7 +93,7 @@ class GoldReader:
 
     def of(self, selection: Selection) -> GoldReader:
         """Return a reader of another selection of the same lake."""
-        return GoldReader(self.lake, selection, self.names)
+        return GoldReader(self.lake, selection, self._prices, self.names)
 
     def is_chosen(self, party: str) -> bool:
         """Return True if a party is the selected agent, or no agent is selected."""
@@ -138,18 +142,23 @@ class GoldReader:
         return sorted(found.values(), key=lambda row: (-(row["sent"] + row["received"]), row["agent"]))
 
     def costs(self, *by: str) -> list[Row]:
-        """Return tokens and dollars per day, model or agent, most expensive first."""
-        columns = ["sender" if name == "agent" else name for name in by]
-        table = self._of_agent(self._table("gold_cost_daily", (*{*columns, "sender"}, *_COSTS)), "sender")
+        """Return tokens and dollars per day, model or agent, most expensive first.
+
+        What a sender reports for a model on a day without any cost is priced by the price table.
+        """
+        keys = ("day", "sender", "model")
+        table = self._of_agent(self._table("gold_cost_daily", (*keys, *_COSTS)), "sender")
         found: dict[tuple[Any, ...], Row] = {}
-        for row in _sums(table, tuple(columns), _COSTS):
+        for row in _sums(table, keys, _COSTS):
+            row["cost_usd"] = float(row["cost_usd"]) or self._price(row)
             named = {name: self.names(row["sender"]) if name == "agent" else row[name] for name in by}
             mine = found.setdefault(tuple(named.values()), named | dict.fromkeys(_COSTS, 0))
             for column in _COSTS:
                 mine[column] += row[column]
-        for row in found.values():
-            row["cost_usd"] = float(row["cost_usd"])
         return sorted(found.values(), key=lambda row: (-row["cost_usd"], *(str(row[name]) for name in by)))
+
+    def _price(self, row: Row) -> float:
+        return self._prices.cost_usd(row["model"], row["input_tokens"], 0, row["output_tokens"]) or 0.0
 
     def refusals(self) -> list[Row]:
         """Return the number of refusals per code and key, largest first."""

@@ -7,7 +7,7 @@ it is about, never the time of its detection, so it arrives once. Times are in m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +15,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.pipeline.connector.data_source import register_source
 from posthouse.pipeline.connector.sink_rows import SinkOptions
+from posthouse.pipeline.gold_reader import GoldReader
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.tables.bronze import LOST
 
@@ -121,6 +122,33 @@ def find_alerts(inputs: Mapping[str, DataFrame], through_ns: int, thresholds: Al
     return flood.unionByName(silent).unionByName(storm).select(*COLUMNS)
 
 
+class SpentAlert(NamedTuple):
+    """An alert that a budget of money was exceeded on one day."""
+
+    alert: str
+    #: The agent that spent more than its budget; "" for the whole mesh.
+    member: str
+    #: The UTC day.
+    since: str
+    #: Whole dollars; the column `count` of alerts.
+    dollars: int
+
+
+_ALERT_TYPES = "alert string, member string, since string, count bigint"
+
+
+def spent_alerts(reader: GoldReader, budget_usd: float | None, agent_budget_usd: float | None) -> list[SpentAlert]:
+    """Return an alert for each day on which the mesh, or one of its agents, cost more than its budget."""
+    found: list[SpentAlert] = []
+    if budget_usd is not None:
+        days = [row for row in reader.costs("day") if row["cost_usd"] > budget_usd]
+        found += [SpentAlert("over_budget", "", row["day"], int(row["cost_usd"])) for row in days]
+    if agent_budget_usd is not None:
+        rows = [row for row in reader.costs("agent", "day") if row["cost_usd"] > agent_budget_usd]
+        found += [SpentAlert("over_budget", row["agent"], row["day"], int(row["cost_usd"])) for row in rows]
+    return sorted(found)
+
+
 def _flood(messages: DataFrame, per_hour: int) -> DataFrame:
     from pyspark.sql import functions as f
 
@@ -217,14 +245,20 @@ def publish(
     days: int,
     thresholds: AlertThresholds,
     alerts_to: str | None,
+    spent: Sequence[SpentAlert] = (),
 ) -> PublishReport:
-    """Publish the figures of a mesh, and its alerts if a topic for them is given."""
+    """Publish the figures of a mesh, and its alerts if a topic for them is given; `spent` are further alerts."""
     register_source(spark)
     chosen = {name: frame.cache() for name, frame in recent(inputs, options.mesh, through_ns, days).items()}
     try:
         members = figure_rows(member_figures(chosen), "member", options.mesh, through_ns, days)
         topics = figure_rows(topic_figures(chosen), "topic", options.mesh, through_ns, days)
-        alerts = find_alerts(chosen, through_ns, thresholds).cache()
+        alerts = find_alerts(chosen, through_ns, thresholds)
+        if spent:
+            alerts = alerts.unionByName(
+                spark.createDataFrame([tuple(each) for each in spent], _ALERT_TYPES).select(*COLUMNS)
+            )
+        alerts = alerts.cache()
         counts = (_write(members, options, "stats"), _write(topics, options, "stats"))
         if alerts_to is not None:
             _write(alert_rows(alerts, alerts_to.removeprefix("#"), options.mesh), options, "alerts")

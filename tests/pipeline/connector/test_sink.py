@@ -15,7 +15,7 @@ from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.connector.data_source import register_source
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.publish_stats import STATS_KIND, AlertThresholds, publish, through_of
+from posthouse.pipeline.publish_stats import STATS_KIND, AlertThresholds, SpentAlert, publish, through_of
 from posthouse.pipeline.replay_messages import INPUTS, ReplayCursor, ReplayOptions, select_messages
 from tests.pipeline.filled_lake import fill_lake
 from tests.pipeline.inputs import views_of
@@ -99,15 +99,18 @@ def test_published_figures_and_alerts_arrive_once(spark: SparkSession, post: Pos
     inputs = views_of(spark, lake, "silver_messages", "silver_deliveries")
     alarm = AlertThresholds(flood_per_hour=POSTS, silent_s=0, attempts=5)
     options, through_ns = post.options("publish"), through_of(lake)
+    spent = [SpentAlert("over_budget", "", "2026-11-15", 61)]
     done = [
-        publish(spark, inputs, options, through_ns=through_ns, days=7, thresholds=alarm, alerts_to="#alerts")
+        publish(
+            spark, inputs, options, through_ns=through_ns, days=7, thresholds=alarm, alerts_to="#alerts", spent=spent
+        )
         for _ in range(2)
     ]
     assert done[0] == done[1]
     assert (done[0].members, done[0].topics) == (3, 1)
-    assert sorted(each["alert"] for each in done[0].alerts) == ["flood", "flood", "silent_agent"]
-    bodies = [json.loads(body) for body in asyncio.run(post.read(3))]
-    assert sorted(body["alert"] for body in bodies) == ["flood", "flood", "silent_agent"]
+    assert sorted(each["alert"] for each in done[0].alerts) == ["flood", "flood", "over_budget", "silent_agent"]
+    bodies = [json.loads(body) for body in asyncio.run(post.read(4))]
+    assert sorted(body["alert"] for body in bodies) == ["flood", "flood", "over_budget", "silent_agent"]
     figures = asyncio.run(_figures(post))
     answering = figures[f"stats/{post.reader.node}"]
     assert (answering["answers"], answering["sent"], answering["confirmed"]) == (POSTS, POSTS, POSTS)

@@ -21,6 +21,13 @@ from posthouse.pipeline.audit.derived import check_derived
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.demo.bus_scene import CYCLE_RULE, RELIABILITY, RULES
 from posthouse.pipeline.demo.demo_history import DemoHistory, make_history
+from posthouse.pipeline.export_conversations import (
+    FORMATS,
+    RedactionRules,
+    export_conversations,
+    manifest_path,
+    read_manifest,
+)
 from posthouse.pipeline.gold_reader import GoldReader, Selection
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.report.figures import Figures
@@ -193,3 +200,17 @@ def test_fixed_questions_are_answered_without_spark(
         assert sum(row["messages"] for row in rows) == figures.now.messages
     if question[0] == "cost":
         assert sum(row["cost_usd"] for row in rows) == pytest.approx(figures.now.cost_usd)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_export_of_the_same_positions_has_the_same_bytes(lake: Lake, tmp_path: Path, kind: str) -> None:
+    first, again, earlier = (tmp_path / f"{name}.{kind}" for name in ("first", "again", "earlier"))
+    made = export_conversations(lake, first, kind, RedactionRules())
+    kept = read_manifest(manifest_path(first))
+    assert export_conversations(lake, again, kind, kept.rules, kept.positions).sha256 == made.sha256
+    assert again.read_bytes() == first.read_bytes()
+    assert made.sealed > 0 and b"is_sealed" in first.read_bytes()
+    half = {epoch: seq // 2 for epoch, seq in kept.positions.items()}
+    assert 0 < export_conversations(lake, earlier, kind, kept.rules, half).messages < made.messages
+    sent = lake.delta("silver_messages").to_arrow(["source", "message_id"])
+    assert made.messages == len({(row["source"], row["message_id"]) for row in sent.to_pylist()})

@@ -430,8 +430,7 @@ def version() -> Call[DaemonVersion]:
 
 
 def _sending(path: str, body: dict[str, Any], given: SendOptions) -> Call[Accepted]:
-    options: dict[str, Any] = dict(given)
-    options["meta"] = with_usage(options.get("meta"), options.pop("usage", None))
+    options = {**given, "meta": with_usage(given.get("meta"), given.get("usage")), "usage": None}
     options["client_message_id"] = options.get("client_message_id") or _MINTER.mint()
     return Call("POST", path, as_struct(Accepted), body=body | drop_none(**options))
 

@@ -1,7 +1,8 @@
 """Gather the figures of the page: from the gold tables, from silver for slow answers, from bronze for traces.
 
 No Spark is needed. Only aggregates and the largest entries are kept, so the page stays small. A trace is the records of
-one message: the page has the traces of the messages that its findings and its slowest answers name.
+one message: the page has the traces of the messages that its findings and its slowest answers name. An answer takes the
+time from a message to the first reply by another sender; a reply counts by its own day.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from posthouse.model.clock import Clock
-from posthouse.model.limits import SECOND_NS
+from posthouse.model.limits import DAY_S, MILLISECOND_NS, SECOND_NS
+from posthouse.model.usage import Prices
+from posthouse.pipeline.epochs import ALL_LOST, live_through
 from posthouse.pipeline.gold_reader import FAILURES, OUTCOMES, GoldReader, Row, Selection, middle
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.lake import BronzeScan, RowFilter
-from posthouse.pipeline.report.answers import Answers, find_answers
 from posthouse.pipeline.report.figures import (
     AgentHealth,
     AuditSummary,
@@ -28,12 +30,15 @@ from posthouse.pipeline.report.figures import (
     Hour,
     Latency,
     Ranked,
+    SlowAnswer,
     Totals,
     Trace,
     TraceStep,
 )
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
     from posthouse.pipeline.audit.audit import Report
     from posthouse.pipeline.party_names import PartyNames
 
@@ -43,15 +48,21 @@ _RANKED = 8  # entries of a ranking
 _AGENTS = 25
 _DETAILS = 20  # findings that the page lists one by one
 _TRACES = 20
+_SLOWEST = 8
 _TRACE_STEPS = 40
+_ANSWER_COLUMNS = ("epoch", "seq", "source", "message_id", "sender", "reply_to", "at_ns")
 _EVENT_ID = re.compile(r"[0-9a-f]{64}|[0-9A-HJKMNP-TV-Z]{26}")  # of a relay, of a bus
 
 
 def gather_figures(
-    lake: Lake, clock: Clock, audited: Report | None = None, selection: Selection | None = None
+    lake: Lake,
+    clock: Clock,
+    audited: Report | None = None,
+    selection: Selection | None = None,
+    prices: Prices | None = None,
 ) -> Figures:
     """Read all figures of the page."""
-    reader = GoldReader(lake, selection or Selection())
+    reader = GoldReader(lake, selection or Selection(), prices)
     traffic, costs, refusals = reader.traffic(), reader.costs("day", "model"), reader.refusals()
     agents, answers = reader.agents(), find_answers(reader)
     audit = None if audited is None else summarise_audit(audited)
@@ -236,3 +247,55 @@ def _who(row: dict[str, Any], message_id: str, names: PartyNames) -> str:
 def _hour(hour: str) -> int:
     """Return the hours since 1970 of a text like 2026-01-31T09."""
     return int(datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC).timestamp()) // 3600
+
+
+class Answers(NamedTuple):
+    """The times to answer of every agent, in milliseconds, and the slowest answers."""
+
+    times_ms: dict[str, list[float]]
+    slowest: tuple[SlowAnswer, ...]
+
+
+def find_answers(reader: GoldReader) -> Answers:
+    """Return the answers of the selected period."""
+    import pyarrow.compute as pc
+
+    delta, live = reader.lake.delta("silver_messages"), live_through(reader.lake.epochs())
+    replies = delta.to_arrow(_ANSWER_COLUMNS, pc.field("reply_to").is_valid() & _in_period(reader.selection))
+    asked_ids = replies.column("reply_to").unique()
+    asked = {
+        (row["source"], row["message_id"]): row
+        for row in delta.to_arrow(_ANSWER_COLUMNS, pc.field("message_id").isin(asked_ids)).to_pylist()
+        if row["sender"] is not None and row["seq"] <= live.get(row["epoch"], ALL_LOST)
+    }
+    times: dict[str, list[float]] = {}
+    found: list[SlowAnswer] = []
+    first: dict[tuple[str, str, str], int] = {}
+    for row in sorted(replies.to_pylist(), key=lambda row: row["at_ns"]):
+        question = asked.get((row["source"], row["reply_to"]))
+        if question is None or row["sender"] in (None, question["sender"]):
+            continue
+        key = (row["source"], row["reply_to"], row["sender"])
+        if key in first or not reader.is_chosen(row["sender"]):
+            continue
+        first[key] = row["at_ns"]
+        took_ms = (row["at_ns"] - question["at_ns"]) / MILLISECOND_NS
+        agent = reader.names(row["sender"])
+        times.setdefault(agent, []).append(took_ms)
+        found.append(SlowAnswer(agent, reader.names(question["sender"]), took_ms, row["reply_to"]))
+    found.sort(key=lambda each: -each.answer_ms)
+    return Answers(times, tuple(found[:_SLOWEST]))
+
+
+def _in_period(selection: Selection) -> pc.Expression:
+    """Return the condition that a reply is of the selected days and mesh."""
+    import pyarrow.compute as pc
+
+    found = pc.field("at_ns") >= (0 if selection.first_day is None else _start_ns(selection.first_day))
+    if selection.last_day is not None:
+        found &= pc.field("at_ns") < _start_ns(selection.last_day) + DAY_S * SECOND_NS
+    return found if selection.mesh is None else found & (pc.field("mesh") == selection.mesh)
+
+
+def _start_ns(day: str) -> int:
+    return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) * SECOND_NS

@@ -1,0 +1,57 @@
+"""Conversations for evaluations: grouped, redacted, without sealed text."""
+
+from __future__ import annotations
+
+import pytest
+
+from posthouse.model.errors import PosthouseError
+from posthouse.pipeline.export_conversations import ExportedMessage, RedactionRules, group_messages, parse_rules, redact
+
+RULES = """
+drop = ["meta", "model"]
+[[replace]]
+pattern = "[a-z.]+@[a-z.]+"
+with = "[email]"
+[[replace]]
+pattern = "sk-[A-Za-z0-9]+"
+"""
+
+
+def message(
+    number: int, reply_to: int | None = None, conversation: str | None = None, text: str | None = "hello"
+) -> ExportedMessage:
+    above = None if reply_to is None else str(reply_to)
+    return ExportedMessage("relay", "main", str(number), number, "ann@host.org", "#news", above, conversation, text)
+
+
+def test_replies_and_named_conversations_are_grouped_oldest_first() -> None:
+    given = [message(3, 2), message(2, 1), message(1), message(5, 4, "plan"), message(4), message(6, 5), message(9, 8)]
+    grouped = {name: [each.id for each in group] for name, group in group_messages(iter(given))}
+    assert grouped == {"1": ["1", "2", "3"], "plan": ["5", "6"], "4": ["4"], "8": ["9"]}
+
+
+def test_messages_that_reply_to_each_other_in_a_circle_end_somewhere() -> None:
+    grouped = group_messages(iter([message(1, 2), message(2, 1)]))
+    assert sorted(each.id for _, group in grouped for each in group) == ["1", "2"]
+
+
+def test_rules_drop_fields_and_replace_what_they_match_but_keep_ids() -> None:
+    shown = redact(message(1, text="mail ann@host.org the key sk-AB12, thanks"), parse_rules(RULES))
+    assert shown["text"] == "mail [email] the key [redacted], thanks"
+    assert shown["sender"] == "[email]"
+    assert (shown["id"], shown["is_sealed"]) == ("1", False)
+    assert "meta" not in shown and "model" not in shown
+
+
+def test_sealed_text_is_left_out_and_said() -> None:
+    shown = redact(message(1, text=None), RedactionRules())
+    assert shown["text"] is None and shown["is_sealed"]
+
+
+@pytest.mark.parametrize(
+    "text", ["drop = 1", 'drop = ["body"]', "[[replace]]", '[[replace]]\npattern = "("', "words = []"]
+)
+def test_damaged_rules_are_refused_before_anything_is_written(text: str) -> None:
+    with pytest.raises(PosthouseError) as refused:
+        parse_rules(text)
+    assert refused.value.code == "config_unreadable"
