@@ -93,6 +93,12 @@ class PostgresServer:
         migrate_server(self.url(_TEMPLATE), RELAY)
 
     @property
+    def pid(self) -> int:
+        """The number of the server's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def data(self) -> Path:
         """The data directory."""
         return self.folder / "data"
@@ -168,8 +174,11 @@ def _reachable(installation: Path, folder: Path, uid: int) -> Path:
     test = ["test", "-x", str(installation / "bin" / "postgres")]
     if subprocess.run(test, user=uid, group=uid, extra_groups=[], check=False, cwd="/").returncode == 0:
         return installation
-    copy = folder / "installation"
+    package = installation.parent
+    copy = folder / "copy" / package.name / installation.name
     shutil.copytree(installation, copy, symlinks=True)
+    if (libraries := package.with_name(f"{package.name}.libs")).is_dir():  # a wheel finds them by this relative path
+        shutil.copytree(libraries, folder / "copy" / libraries.name)
     return copy
 
 

@@ -166,7 +166,7 @@ def _shares_sessions(session: ServerConnection, url: str) -> bool:
         other.queue("BEGIN")
         other.value("SELECT 1")
         return bool(session.value("SELECT current_setting('posthouse.probe', true)") != mark)
-    except psycopg.OperationalError:  # a pool of one: the other client has the only session
+    except psycopg.Error:  # the session has lost its prepared statement, or the other client has the only session
         return True
     finally:
         other.close()
