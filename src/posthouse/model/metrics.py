@@ -94,6 +94,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("posthouse_relay_writer_waiting_items", "gauge", "Items waiting for the next commit."),
     Metric("posthouse_relay_writer_waiting_bytes", "gauge", "Bytes waiting for the next commit."),
     Metric("posthouse_relay_commits_total", "counter", "Batches that the writer committed."),
+    Metric(
+        "posthouse_relay_commit_seconds",
+        "histogram",
+        "Time from handing a group of writes to the store to its commit.",
+        buckets=DURATION_BUCKETS,
+    ),
     Metric("posthouse_relay_committed_items_total", "counter", "Items that the writer committed."),
     Metric("posthouse_relay_wal_bytes", "gauge", "Size of the write-ahead log."),
+    Metric("posthouse_relay_store_bytes", "gauge", "Size of the files of the relay."),
+    Metric("posthouse_relay_disk_free_bytes", "gauge", "Free space on the disk of the relay's files."),
 )

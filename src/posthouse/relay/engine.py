@@ -303,7 +303,7 @@ class RelayEngine(Reads):
         super().__init__(store, meshes)
         self.settings = settings
         self.clock = clock
-        committer = GroupCommitter(store)
+        self.committer = committer = GroupCommitter(store)
         self.changes = MeshChanges(store, meshes, committer)
         self.administration = Administration(self.changes, may_open_main=settings.is_main_open)
         self.participation = Participation(self.changes)

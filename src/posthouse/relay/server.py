@@ -8,8 +8,9 @@ which commits everything it has accepted; the lock last.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import ssl
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -344,8 +345,20 @@ def watch_metrics(context: RelayContext, server: HttpServer) -> None:
     meters.watch("posthouse_relay_tokens", lambda: len(context.tokens))
     meters.watch("posthouse_relay_journal_head", lambda: live.head)
     meters.watch("posthouse_relay_damaged_pages_total", lambda: context.engine.damage)
+    context.engine.committer.observer = meters
+    directory = context.engine.settings.data_dir
+    meters.watch("posthouse_relay_store_bytes", partial(_files_bytes, directory))
+    meters.watch("posthouse_relay_disk_free_bytes", lambda: shutil.disk_usage(directory).free)
     for metric, name in _STORE.items():
         meters.watch(metric, partial(_read_store, context, name))
+
+
+def _files_bytes(directory: Path) -> int:
+    total = 0
+    for path in directory.iterdir():
+        with suppress(FileNotFoundError):  # the write-ahead log may go at any time
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _read_store(context: RelayContext, name: str) -> float:

@@ -37,6 +37,11 @@ async def test_every_declared_metric_is_shown(edge: Edge, author: Author) -> Non
     assert "posthouse_relay_subscriptions 1.0" in text
     assert 'posthouse_relay_commands_total{verb="REQ"} 1.0' in text
     assert 'posthouse_relay_request_seconds_bucket{le="+Inf"}' in text
+    commits, stored, free = (
+        float(text.partition(f"\nposthouse_relay_{name} ")[2].split()[0])
+        for name in ("commit_seconds_count", "store_bytes", "disk_free_bytes")
+    )
+    assert commits >= 1 and stored > 4_096 and free > 0
 
 
 def test_metrics_are_named_by_their_unit() -> None:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 
 from posthouse.model.errors import Fatal, PosthouseError, Transient
+from posthouse.relay.metrics import MetricsObserver, NullObserver
 from posthouse.relay.store.protocol import RelayStore, Unit
 
 log = structlog.get_logger(__name__)
@@ -76,6 +77,8 @@ class GroupCommitter:
         self._deferred_ahead = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        #: measures how long commits take
+        self.observer: MetricsObserver = NullObserver()
 
     def submit(self, handler: JobHandler, job: Any, *, events: int = 1, size: int = 0) -> None:
         """Add an urgent job; it leaves with the next `flush`."""
@@ -136,7 +139,7 @@ class GroupCommitter:
         try:
             self._store.submit_with_callback(
                 lambda unit: [part.handler.write(unit, part.jobs) for part in parts],
-                partial(self._finish, parts, is_urgent),
+                partial(self._finish, parts, is_urgent, self._loop.time()),
                 size=sum([sum(part.sizes) for part in parts]),
                 is_short=is_urgent and len(parts) == 1 and len(parts[0].jobs) == 1,
             )
@@ -152,9 +155,15 @@ class GroupCommitter:
             self._deferred_ahead += change
 
     def _finish(
-        self, parts: list[_Part], is_urgent: bool, results: list[Any] | None, failure: BaseException | None
+        self,
+        parts: list[_Part],
+        is_urgent: bool,
+        started_s: float,
+        results: list[Any] | None,
+        failure: BaseException | None,
     ) -> None:
         self._count_ahead(-1, is_urgent)
+        self.observer.observe("posthouse_relay_commit_seconds", self._loop.time() - started_s)
         if failure is not None:
             self._fail(parts, is_urgent, failure)
         else:
