@@ -58,7 +58,8 @@ _CONNECT = "sc://"
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it: it has started the JVM and chosen the master
 _LOCAL_PARTITIONS = 8  # per shuffle on one machine: Spark's default of 200 costs more than it saves
-_QUIET_LOG = Path(__file__).with_name("log4j2.properties")
+# Workers import this module from a zip that they name by a relative path.
+_QUIET_LOG = Path(__file__).absolute().with_name("log4j2.properties")
 _LOG_OPTION = f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
 #: Only the first compiler. Java would then reserve 48 MB for compiled code, which a long report fills.
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
