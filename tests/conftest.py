@@ -12,6 +12,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -29,8 +30,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> FileScheduling | None:
-    return FileScheduling(config) if config.getoption("dist") == "loadgroup" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
+    return FileScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(tryfirst=True)

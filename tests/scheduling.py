@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
@@ -22,8 +23,8 @@ _LONGEST = ("spark", "spark-programs", "cli-daemon", "tests/docs", "tests/faults
 class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Hands out files and groups in the order in which the workers have collected them."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        super().__init__(config)
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)  # without the log of the run it prints every step
         config.option.loadscopereorder = False  # else the unit with the most tests would go first
 
     def _split_scope(self, nodeid: str) -> str:

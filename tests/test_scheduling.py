@@ -37,6 +37,7 @@ def test_a_group_and_a_file_stay_in_one_worker(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=_BOUND_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "sched]" not in done.stdout + done.stderr, "the scheduler talks"
     workers: dict[str, set[str]] = defaultdict(set)
     for line in (tmp_path / "ran").read_text().splitlines():
         unit, worker = line.split()
