@@ -26,7 +26,7 @@ from posthouse.bus.handlers import REPLIES, Handler, Subscription, Unsubscribe
 from posthouse.bus.options import Durability, Retention, bus_options, check_positive, check_type
 from posthouse.bus.refusals import Refusals, check_refusals, result_or_raise
 from posthouse.bus.results import AckAnswer, Endpoint, PublishResult, SubscriptionView
-from posthouse.bus.running import inherit
+from posthouse.bus.running import inherit_named, inherit_running
 from posthouse.bus.session import Session
 from posthouse.bus.signals import SignalHandler
 from posthouse.bus.sync import SyncCalls, blocking, blocking_until_removed
@@ -266,8 +266,13 @@ class Bus(Administration):
             raise error("value_invalid", name="budget", reason=f"{type(budget).__name__} is not a budget")
         if ttl_s is not None:
             check_positive("ttl_s", ttl_s)
-        content = await session.publisher.encode(payload)
-        inherited, answered = await inherit(session.core, subject, from_, in_reply_to)
+        content = session.publisher.encode_small(payload)
+        if content is None:
+            content = await session.publisher.encode_large(payload)
+        if in_reply_to is None:
+            inherited, answered = inherit_running(subject)
+        else:
+            inherited, answered = await inherit_named(session.core, subject, from_, in_reply_to)
         draft = Draft(
             subject,
             content,

@@ -48,11 +48,15 @@ class Publisher:
         self._thread: FileWriter | None = None
         self._signals = signals
 
-    async def encode(self, payload: Any) -> msgspec.Raw:
-        """Return the JSON text of a payload; a large one is encoded on a thread, so that the loop goes on."""
+    def encode_small(self, payload: Any) -> msgspec.Raw | None:
+        """Return the JSON text of a payload; None if it is large."""
+        if exceeds(payload, LARGE_BYTES, per_item=_ITEM_COST_BYTES):
+            return None
+        return encode_payload(payload, self.core.max_payload_bytes)
+
+    async def encode_large(self, payload: Any) -> msgspec.Raw:
+        """Return the JSON text of a payload, encoded on a thread, so that the loop goes on."""
         max_bytes = self.core.max_payload_bytes
-        if not exceeds(payload, LARGE_BYTES, per_item=_ITEM_COST_BYTES):
-            return encode_payload(payload, max_bytes)
         if exceeds(payload, max_bytes):
             raise error("payload_too_large", limit_bytes=max_bytes)
         return await asyncio.to_thread(encode_payload, payload, max_bytes)
@@ -76,7 +80,7 @@ class Publisher:
     def store(self, draft: Draft) -> None:
         """Write the files of a reserved publish: here if they are small and need no sync, else on a thread."""
         copies = (*draft.copies, *draft.dead_letters)
-        if not self.core.is_power_safe and sum(len(copy.data) for copy in copies) <= LARGE_BYTES:
+        if not self.core.is_power_safe and sum([len(copy.data) for copy in copies]) <= LARGE_BYTES:
             self.close_reservations(draft, [(copy, _store_copy(self.core, copy)) for copy in copies])
             return
         if self._thread is None:

@@ -135,11 +135,18 @@ class Inheritance(NamedTuple):
     in_reply_to: str | None = None
 
 
-async def inherit(core: Core, subject: str, from_: str, named_id: str | None) -> Inheritance:
-    """Return what a publish inherits from the message being handled and from the one that the publisher names."""
+_NOTHING = Inheritance()
+
+
+def inherit_running(subject: str) -> Inheritance:
+    """Return what a publish inherits from the message being handled."""
     running = RUNNING.get()
-    if named_id is None:
-        return Inheritance() if running is None else _inherit_from((running.envelope,), subject)
+    return _NOTHING if running is None else _inherit_from((running.envelope,), subject)
+
+
+async def inherit_named(core: Core, subject: str, from_: str, named_id: str) -> Inheritance:
+    """Return what a publish inherits from the message that the publisher names and from the one being handled."""
+    running = RUNNING.get()
     named = await find_message(core, named_id, from_)
     return _inherit_from(named if running is None else (*named, running.envelope), subject)
 
