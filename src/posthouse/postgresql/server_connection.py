@@ -16,11 +16,11 @@ from typing import Any
 
 import psycopg
 from psycopg import conninfo
-from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper
 
 from posthouse.log import get_log
 from posthouse.model.errors import PosthouseError, error
+from posthouse.postgresql.binary_arrays import ArrayDumper
 from posthouse.postgresql.store_url import shown_url
 
 log = get_log(__name__)
@@ -52,7 +52,7 @@ class ServerConnection:
         self._prepares = True
         # one type for all integers: a statement has one plan; arrays in binary form: bytes stay as they are
         connection.adapters.register_dumper(int, Int8BinaryDumper)
-        connection.adapters.register_dumper(list, ListBinaryDumper)
+        connection.adapters.register_dumper(list, ArrayDumper)
 
     def queue(self, statement: str, *parameters: Any) -> psycopg.RawCursor[tuple[Any, ...]]:
         """Add a statement to the pipeline; its error comes with the next read or at the end of the pipeline."""
