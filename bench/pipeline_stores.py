@@ -19,6 +19,7 @@ _PAGE_S = 300.0
 _STEPS = 4  # records per message of a mixed history
 _THREAD = 5  # messages of a conversation, each a reply to the one before
 _DAY_S = 86_400.0
+_MINUTE_NS = 60 * 10**9
 _NODE = "ed25519:" + "ab" * 32
 _FIXED_BYTES = len("message.accepted") + len("main") + len(_NODE) + 64 + 16  # all columns but the body
 _META = '{\\"usage\\":{\\"model\\":\\"large\\",\\"input_tokens\\":10,\\"output_tokens\\":3,\\"cost_usd\\":0.001}}'
@@ -63,8 +64,9 @@ class MixedStore:
         """Append records, in time as they would come."""
         page = max(1, self._rows_per_day // 4)
         for first in range(self._rows, self._rows + rows, page):
-            facts = [_mixed(number) for number in range(first, min(first + page, self._rows + rows))]
-            self._clock.advance(_DAY_S * len(facts) / self._rows_per_day)
+            numbers = range(first, min(first + page, self._rows + rows))
+            self._clock.advance(_DAY_S * len(numbers) / self._rows_per_day)
+            facts = [_mixed(number, self._clock.wall_ns() // _MINUTE_NS) for number in numbers]
             _append(self.path, self._clock, facts, has_events=self._has_events)
         self._rows += rows
 
@@ -91,7 +93,7 @@ def _accepted(number: int) -> Fact:
     return "message.accepted", "main", _NODE, f"{number:064x}", body
 
 
-def _mixed(number: int) -> Fact:
+def _mixed(number: int, minute: int) -> Fact:
     """Return one record: of four, three belong to a message and one to a lock or a refusal."""
     message, step = divmod(number, _STEPS)
     id_, sender, reader = f"{message:064x}", _node(message % 37), _node(message % 41 + 50)
@@ -104,7 +106,7 @@ def _mixed(number: int) -> Fact:
         return "delivery.sent", "main", reader, reader, f'{{"ids":["{id_}"],"was_stored":[true],"attempts":[1]}}'
     if step == 2:
         return "delivery.confirmed", "main", reader, reader, f'{{"ids":["{id_}"],"was_stored":[false]}}'
-    return _lock(message, sender) if message % 4 else _refused(message, sender)
+    return _lock(message, sender) if message % 4 else _refused(message, sender, minute)
 
 
 def _lock(message: int, owner: str) -> Fact:
@@ -113,13 +115,13 @@ def _lock(message: int, owner: str) -> Fact:
     return "lock.acquired" if message % 2 else "lock.released", "main", owner, resource, body
 
 
-def _refused(message: int, sender: str) -> Fact:
+def _refused(message: int, sender: str, minute: int) -> Fact:
     return (
         "refused",
         "main",
         sender,
         "rate_limited",
-        (f'{{"code":"rate_limited","key":"{sender}","minute":{message},"count":{message % 7 + 1}}}'),
+        (f'{{"code":"rate_limited","key":"{sender}","minute":{minute},"count":{message % 7 + 1}}}'),
     )
 
 
