@@ -287,8 +287,8 @@ class Deriver:
             return self._frames[wanted]
 
     def _small_frame(self, rows: pa.Table) -> DataFrame:
-        """Return collected rows as a frame of one partition, which Spark groups without a shuffle."""
-        return self._lake.labelled(self._small_spark, self._small_spark.createDataFrame(rows).coalesce(1))
+        """Return collected rows as a labelled frame."""
+        return self._lake.labelled(self._small_spark, _frame(self._small_spark, rows))
 
     def _range(self, epoch: str, feeds: list[str], after: CommittedVersions, target: Versions) -> RowFilter:
         """Return the new rows of an epoch; of the feeds that its store has, from the one that is behind."""
@@ -314,6 +314,13 @@ class Deriver:
 
 def _folds_facts(table: Table) -> bool:
     return table.refresh is RefreshMode.FOLD_KEYS and BY_NAME[table.inputs[0]].refresh is RefreshMode.APPEND_FACTS
+
+
+def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Return collected rows as a frame of one partition, which Spark groups without a shuffle."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return spark.createDataFrame(rows, from_arrow_schema(rows.schema)).coalesce(1)
 
 
 def _collect(table: Table, rows: DataFrame) -> pa.Table:
@@ -364,8 +371,8 @@ def _find_linked(spark: SparkSession, messages: Delta, links: Delta, touched: pa
 
     text, long = pa.string(), pa.int64()
     columns = pa.schema([(name, text) for name in ("source", "mesh", "message_id", "reply_to")])
-    found = spark.createDataFrame(find_rows(messages, KEY_HASH, touched, columns))
-    hashes = found.coalesce(1).select(
+    found = _frame(spark, find_rows(messages, KEY_HASH, touched, columns))
+    hashes = found.select(
         f.xxhash64("source", "reply_to").alias("parent"),
         f.xxhash64("source", f.coalesce("mesh", f.lit("")), "message_id").alias("named"),
     )

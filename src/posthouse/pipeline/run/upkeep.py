@@ -6,6 +6,7 @@ The holder of the lake lock calls these functions; each leaves the rows of every
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 from posthouse.files import private_dir, write_atomic
@@ -60,7 +61,9 @@ def tidy_lake(lake: Lake, upkeep: Upkeep, on_step: OnStep) -> None:
 def vacuum_lake(lake: Lake, clock: Clock, on_step: OnStep) -> None:
     """Delete files that no reader needs, at most once in the grace period that they have."""
     marker = private_dir(lake.path) / _VACUUMED_NAME
-    last_ns = int(marker.read_text()) if marker.exists() else 0
+    last_ns = 0
+    with suppress(FileNotFoundError, ValueError):
+        last_ns = int(marker.read_text())
     if 0 <= clock.wall_ns() - last_ns < GRACE_S * SECOND_NS:
         return
     for name in lake.names():

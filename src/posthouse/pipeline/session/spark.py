@@ -255,7 +255,12 @@ _SMALL = {
 
 @functools.lru_cache(maxsize=1)
 def small_session(spark: SparkSession) -> SparkSession:
-    """Return a session beside this one, on the same Spark, that computes small frames with little effort."""
+    """Return a session beside this one, on the same Spark, that computes small frames with little effort.
+
+    A session of Spark Connect is returned unchanged: another one would be another client of the server.
+    """
+    if is_connect(spark):
+        return spark
     session = spark.newSession()
     for name, value in _SMALL.items():
         session.conf.set(name, value)
