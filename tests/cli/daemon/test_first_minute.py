@@ -63,9 +63,7 @@ def test_up_says_what_runs_where_and_what_to_do_next_and_repeating_it_changes_no
     assert server.run("up", "--listen", "0.0.0.0:1").returncode == Exit.USAGE
 
 
-def test_status_and_down_tell_the_same_before_and_after_and_can_be_repeated(server: Machine) -> None:
-    stopped = server.run("status")
-    assert stopped.returncode == Exit.UNREACHABLE
+def test_status_shows_what_runs_and_down_ends_it_and_can_be_repeated(server: Machine) -> None:
     assert server("down") == {"daemon": {"stopped": False, "pid": None}, "relay": {"stopped": False, "pid": None}}
     up = server("up")
     server("agent", "add", "ana", "--program", "claude-code")
@@ -83,9 +81,6 @@ def test_status_and_down_tell_the_same_before_and_after_and_can_be_repeated(serv
     ended = server("down")
     assert (ended["daemon"]["pid"], ended["relay"]["pid"]) == (up["daemon"]["pid"], up["relay"]["pid"])
     assert server.run("status").returncode == Exit.UNREACHABLE
-    again = server("up")
-    assert again["name"] == up["name"]
-    assert [item["body"] for item in server("inbox", "--agent", "ana")["items"]] == ["hello"]
 
 
 def test_killed_relay_and_daemon_come_back_with_up(server: Machine) -> None:
