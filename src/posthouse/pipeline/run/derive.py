@@ -194,9 +194,7 @@ class Deriver:
         """Replace the rows of the selected keys, folded from all input rows of these keys; None: of all keys."""
         (source,) = table.inputs
         if selection is None or len(selection.keys) > SMALL_ROWS:
-            rows = table.compute({source: self._lake.table(self._spark, source)})
-            files = write_frame(delta.storage, rows.hint("rebalance", "day"), table.partition_by)
-            self._commit(table, delta, position, files, delta.files())
+            self._replace_all(table, delta, position)
             return
         column = GROUP_HASH if BY_NAME[source].group else KEY_HASH
         found = find_rows(self._deltas[source], column, selection.keys, arrow_schema(source))
@@ -208,12 +206,18 @@ class Deriver:
             self._changes[table.name] = Change(delta.generation(), selection, replaced.days())
         self._commit(table, delta, position, replaced.add, replaced.remove)
 
+    def _replace_all(self, table: Table, delta: Delta, position: Position) -> None:
+        """Replace all rows; without input rows there are none, and Spark has nothing to do."""
+        files: list[DataFile] = []
+        if any(self._deltas[name].files() for name in table.inputs):
+            rows = table.compute({name: self._lake.table(self._spark, name) for name in table.inputs})
+            files = write_frame(delta.storage, rows.hint("rebalance", "day"), table.partition_by)
+        self._commit(table, delta, position, files, delta.files())
+
     def _replace_days(self, table: Table, delta: Delta, position: Position) -> None:
         days = self._changed_days(table, position)
         if days is None:
-            rows = table.compute({name: self._lake.table(self._spark, name) for name in table.inputs})
-            files = write_frame(delta.storage, rows.hint("rebalance", "day"), table.partition_by)
-            self._commit(table, delta, position, files, delta.files())
+            self._replace_all(table, delta, position)
             return
         rows = _collect(table, table.compute(self._rows_of_days(table, days)))
         files = write_rows(delta.storage, rows, table.partition_by)
