@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import shlex
 
 #: With one compiler Java reserves 48 MB for its code; one Spark for all tests fills that, and then compiles no more.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
 
-def quick_environment(folder: Path) -> dict[str, str]:
-    """Return what makes a command started with it use these settings; written below `folder`."""
-    place = folder / "conf"
-    place.mkdir(exist_ok=True)
-    (place / "spark-defaults.conf").write_text(
-        f"spark.driver.defaultJavaOptions {QUICK_START}\nspark.sql.shuffle.partitions 2\n"
-    )
-    return {"SPARK_CONF_DIR": str(place)}
+def quick_environment() -> dict[str, str]:
+    """Return what makes a command started with it use these settings.
+
+    They are arguments, not a directory of settings: Java would not use its class archive with one on its class path.
+    """
+    settings = (f"spark.driver.defaultJavaOptions={QUICK_START}", "spark.sql.shuffle.partitions=2")
+    return {"PYSPARK_SUBMIT_ARGS": " ".join(f"--conf {shlex.quote(each)}" for each in settings) + " pyspark-shell"}

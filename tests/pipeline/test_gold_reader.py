@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from posthouse.model.errors import PosthouseError
 from posthouse.model.usage import Price, Prices
 from posthouse.pipeline.gold_reader import GoldReader, Selection
 from posthouse.pipeline.lake import Lake
@@ -16,25 +18,25 @@ from posthouse.pipeline.lake.delta import SCHEMA_VERSION
 from posthouse.pipeline.publish_stats import SpentAlert, spent_alerts
 
 CLAUDE = f"ed25519:{'a1' * 32}/claude"
-#: day, mesh, sender, model, input tokens, output tokens, reported dollars
+#: day, mesh, agent, model, task, input, output and cached tokens, reported dollars
 ROWS = (
-    ("2026-11-01", "main", CLAUDE, "granite", 1_000_000, 100_000, "3.50"),
-    ("2026-11-01", "main", "agents.claude", "granite", 0, 0, "0.50"),
-    ("2026-11-02", "main", CLAUDE, "heron-2", 2_000_000, 500_000, "0"),
-    ("2026-11-02", "other", "agents.codex", "unknown", 5, 5, "0"),
+    ("2026-11-01", "main", CLAUDE, "granite", "T-1", 1_000_000, 100_000, 0, "3.50"),
+    ("2026-11-01", "main", "agents.claude", "granite", "", 0, 0, 0, "0.50"),
+    ("2026-11-02", "main", CLAUDE, "heron-2", "T-1", 2_000_000, 500_000, 1_000_000, None),
+    ("2026-11-02", "other", "agents.codex", "unknown", "", 5, 5, 0, None),
 )
-PRICES = Prices({"heron-*": Price(input=1.0, output=2.0), "granite": Price(input=99.0, output=99.0)})
+PRICES = Prices({"heron-*": Price(input=1.9, cached=0.1, output=2.0), "granite": Price(input=99.0, output=99.0)})
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    texts = ("day", "mesh", "sender", "model")
-    columns = dict(zip((*texts, "input_tokens", "output_tokens", "cost_usd"), zip(*ROWS, strict=True), strict=True))
-    table = pa.table(
-        {name: pa.array(values) for name, values in columns.items() if name != "cost_usd"}
-        | {"messages": pa.array([1] * len(ROWS))}
-        | {"cost_usd": pa.array([Decimal(str(each)) for each in columns["cost_usd"]], pa.decimal128(28, 9))}
-    )
+    names = ("day", "mesh", "agent", "model", "task", "input_tokens", "output_tokens", "cached_tokens")
+    rows: list[dict[str, Any]] = [dict(zip((*names, "cost_usd"), row, strict=True)) for row in ROWS]
+    for row in rows:
+        is_priced = row["cost_usd"] is not None
+        row |= {f"unpriced_{name}": 0 if is_priced else row[name] for name in names if name.endswith("tokens")}
+        row |= {"messages": 1, "cost_usd": Decimal(str(row["cost_usd"] or 0))}
+    table = pa.Table.from_pylist(rows)
     description = f"posthouse.schema_version={SCHEMA_VERSION}"
     write_deltalake(str(tmp_path / "gold_cost_daily"), table, description=description)
     agents = pa.table({"agent": [CLAUDE, "agents.claude", "agents.codex"]})
@@ -61,6 +63,11 @@ def test_one_agent_is_one_row_whatever_store_named_it(lake: Lake) -> None:
     ]
 
 
+def test_task_is_what_its_messages_cost(lake: Lake) -> None:
+    rows = GoldReader(lake, Selection(), PRICES).costs("task")
+    assert {row["task"]: row["cost_usd"] for row in rows} == {"T-1": pytest.approx(6.5), "": pytest.approx(0.5)}
+
+
 def test_budget_of_a_day_raises_one_alert_per_day_and_agent(lake: Lake) -> None:
     reader = GoldReader(lake, Selection(), PRICES)
     assert spent_alerts(reader, 3.5, None) == [SpentAlert("over_budget", "", "2026-11-01", 4)]
@@ -69,3 +76,13 @@ def test_budget_of_a_day_raises_one_alert_per_day_and_agent(lake: Lake) -> None:
         SpentAlert("over_budget", "claude@a1a1a1a1…", "2026-11-02", 3),
     ]
     assert spent_alerts(reader, 100.0, 100.0) == spent_alerts(reader, None, None) == []
+
+
+def test_table_of_an_older_posthouse_asks_for_a_run(lake: Lake, tmp_path: Path) -> None:
+    old = pa.table({"day": ["2026-11-01"], "sender": [CLAUDE]})
+    description = f"posthouse.schema_version={SCHEMA_VERSION}"
+    path = str(tmp_path / "gold_cost_daily")
+    write_deltalake(path, old, mode="overwrite", schema_mode="overwrite", description=description)
+    with pytest.raises(PosthouseError) as refused:
+        GoldReader(lake, Selection()).costs("day")
+    assert refused.value.code == "lake_outdated" and "pipeline run" in refused.value.hint

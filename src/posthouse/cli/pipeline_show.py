@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from posthouse.pipeline.gold_reader import GoldReader
 
 Question = Literal["cost", "traffic", "health"]
-CostKey = Literal["agent", "model", "day"]
+CostKey = Literal["agent", "model", "day", "task"]
 _TRAFFIC = ("messages", "deliveries", "delivered", "waiting", "failed", "expired", "rejected")
 _HEALTH = (
     *("agent", "sent", "received", "waiting", "failed", "p50_ms", "p90_ms", "max_ms"),
@@ -31,7 +31,9 @@ def show(
     question: Annotated[Question, Parameter(help="What to show.")],
     /,
     *,
-    by: Annotated[tuple[CostKey, ...], Parameter(negative=(), help="Of cost: one row per agent, model or day.")] = (),
+    by: Annotated[
+        tuple[CostKey, ...], Parameter(negative=(), help="Of cost: one row per agent, model, day or task.")
+    ] = (),
     period: PeriodOptions = WHOLE,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
@@ -68,7 +70,7 @@ def show(
 def _answer(reader: GoldReader, question: Question, by: tuple[CostKey, ...]) -> tuple[tuple[str, ...], list[Any]]:
     if question == "cost":
         keys = by or ("agent", "model")
-        return (*keys, "messages", "input_tokens", "output_tokens", "cost_usd"), reader.costs(*keys)
+        return (*keys, "messages", "input_tokens", "output_tokens", "cached_tokens", "cost_usd"), reader.costs(*keys)
     if question == "health":
         return _HEALTH, reader.agents()
     days: dict[tuple[str, str], dict[str, Any]] = {}

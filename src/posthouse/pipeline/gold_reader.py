@@ -32,7 +32,8 @@ FAILURES = ("rejected", "failed", "expired")
 _AGENT_SUMS = ("sent", "received", *OUTCOMES, "refused", "loops_stopped", "lock_waits", "lock_wait_ms")
 _AGENT_LARGEST = ("lock_wait_ms_max", "max_ms")
 _AGENT_PERCENTILES = ("p50_ms", "p90_ms", "p99_ms")
-_COSTS = ("messages", "input_tokens", "output_tokens", "cost_usd")
+_COSTS = ("messages", "input_tokens", "output_tokens", "cached_tokens", "cost_usd")
+_UNPRICED = ("unpriced_input_tokens", "unpriced_cached_tokens", "unpriced_output_tokens")
 
 
 @dataclass(frozen=True)
@@ -142,23 +143,21 @@ class GoldReader:
         return sorted(found.values(), key=lambda row: (-(row["sent"] + row["received"]), row["agent"]))
 
     def costs(self, *by: str) -> list[Row]:
-        """Return tokens and dollars per day, model or agent, most expensive first.
+        """Return tokens and dollars per day, model, agent or task, most expensive first.
 
-        What a sender reports for a model on a day without any cost is priced by the price table.
+        The price table gives the cost of tokens that were reported without one.
         """
-        keys = ("day", "sender", "model")
-        table = self._of_agent(self._table("gold_cost_daily", (*keys, *_COSTS)), "sender")
+        keys = ("day", "agent", "model", "task")
+        table = self._of_agent(self._table("gold_cost_daily", (*keys, *_COSTS, *_UNPRICED)))
         found: dict[tuple[Any, ...], Row] = {}
-        for row in _sums(table, keys, _COSTS):
-            row["cost_usd"] = float(row["cost_usd"]) or self._price(row)
-            named = {name: self.names(row["sender"]) if name == "agent" else row[name] for name in by}
+        for row in _sums(table, keys, (*_COSTS, *_UNPRICED)):
+            tokens = [row[name] for name in _UNPRICED]
+            row["cost_usd"] = float(row["cost_usd"]) + (self._prices.cost_usd(row["model"], *tokens) or 0.0)
+            named = {name: self.names(row["agent"]) if name == "agent" else row[name] for name in by}
             mine = found.setdefault(tuple(named.values()), named | dict.fromkeys(_COSTS, 0))
             for column in _COSTS:
                 mine[column] += row[column]
         return sorted(found.values(), key=lambda row: (-row["cost_usd"], *(str(row[name]) for name in by)))
-
-    def _price(self, row: Row) -> float:
-        return self._prices.cost_usd(row["model"], row["input_tokens"], 0, row["output_tokens"]) or 0.0
 
     def refusals(self) -> list[Row]:
         """Return the number of refusals per code and key, largest first."""

@@ -44,7 +44,7 @@ def test_runs_over_a_relay_follow_it_until_they_are_asked_to_end(tmp_path: Path)
         asyncio.run(publish(post, _NOTES))
         flags = ("--source", post.relay.url, "--lake", lake.path, "--key-file", post.home / "sender.json")
         again = ("--master", "local[2]", "--every", "1s", "--json")
-        env = {"POSTHOUSE_HOME": str(tmp_path / "driver")} | quick_environment(tmp_path)
+        env = {"POSTHOUSE_HOME": str(tmp_path / "driver")} | quick_environment()
         with Child("posthouse.cli.main", "pipeline", "run", *flags, *again, env=env) as child:
             runs = reports(child)
             assert next(runs)["published"] == 2

@@ -48,7 +48,7 @@ def test_a_run_killed_anywhere_leaves_a_lake_that_the_next_one_completes(spark: 
 def _run_and_kill(folder: Path, luck: Random) -> None:
     """Run until some steps are reported, and kill the run a little later."""
     given = ("--source", folder / "relay", "--lake", folder / "lake", "--master", "local[2]", "--json")
-    env = {"POSTHOUSE_HOME": str(folder / "home"), "POSTHOUSE_PIPELINE_BATCH_ROWS": "700"} | quick_environment(folder)
+    env = {"POSTHOUSE_HOME": str(folder / "home"), "POSTHOUSE_PIPELINE_BATCH_ROWS": "700"} | quick_environment()
     steps = luck.randrange(_STEPS)
     with Child("posthouse.cli.main", "pipeline", "run", *given, env=env) as child:
         if steps:

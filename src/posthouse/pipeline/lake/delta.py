@@ -132,7 +132,10 @@ class Delta:
         if not self.exists:
             return pa.table({name: [] for name in columns})
         check_files(self, self.files())
-        return self._open().to_pyarrow_dataset().to_table(list(columns), filter=where)
+        dataset = self._open().to_pyarrow_dataset()
+        if set(columns) - set(dataset.schema.names):  # an older posthouse wrote it; a run computes it anew
+            raise error("lake_outdated", path=self.storage.uri, table=self.name)
+        return dataset.to_table(list(columns), filter=where)
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the log entries of the last commits, by default of all that the log has, oldest first."""

@@ -80,6 +80,7 @@ def gather_figures(
         slow_answers=answers.slowest,
         costs=_costs(costs),
         spenders=_ranked(reader.costs("agent"), "agent", "cost_usd"),
+        tasks=tuple(each for each in _ranked(reader.costs("task"), "task", "cost_usd") if each.name),
         tokens=sum(row["input_tokens"] + row["output_tokens"] for row in costs),
         refusals=_refusals_by_code(refusals),
         refused=_refused(refusals, reader.names),

@@ -86,6 +86,11 @@ _COMMENTS = MappingProxyType(
         "model": "Model that the sender reports.",
         "input_tokens": "Input tokens that senders report.",
         "output_tokens": "Output tokens that senders report.",
+        "cached_tokens": "Those of the input tokens that came from a cache.",
+        "unpriced_input_tokens": "Input tokens that were reported without a cost.",
+        "unpriced_output_tokens": "Output tokens that were reported without a cost.",
+        "unpriced_cached_tokens": "Cached tokens that were reported without a cost.",
+        "task": "What the tokens were spent on, as the sender names it.",
         "cost_usd": "Cost that senders report, in dollars.",
         # deliveries
         "reader": "Node, Pinch address, or name of the bus mailbox.",

@@ -164,6 +164,11 @@ def mailbox_hash(subject: Column) -> Column:
     return f.left(f.sha2(subject, 256), f.lit(_MAILBOX_HASH_CHARS))
 
 
+def agent_of(node: Column, agent: Column) -> Column:
+    """Return the identity of an agent: its node, and behind a slash its name on that node, if it has one."""
+    return f.when(agent.isNotNull() & (agent != ""), f.concat(node, f.lit("/"), agent)).otherwise(node)
+
+
 def text(body: Column, field: str) -> Column:
     """Return a field of a JSON object as text; NULL if it is absent."""
     return f.get_json_object(body, f"$.{field}")

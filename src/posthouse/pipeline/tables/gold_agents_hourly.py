@@ -52,7 +52,7 @@ def _kept(rows: DataFrame) -> DataFrame:
 
 
 def _sent(messages: DataFrame) -> DataFrame:
-    return messages.withColumn("agent", f.col("sender")).groupBy(*KEYS).agg(f.count("*").alias("sent"))
+    return messages.groupBy(*KEYS).agg(f.count("*").alias("sent"))
 
 
 def _received(deliveries: DataFrame) -> DataFrame:

@@ -19,6 +19,7 @@ from posthouse.pipeline.tables.declaration import (
     TEXT,
     RefreshMode,
     Table,
+    agent_of,
     complete,
     day,
     hour,
@@ -100,8 +101,14 @@ def _opened(journal: DataFrame) -> _Part:
         "fact": f.col("opened.fact"),
         "reader": f.col("opened.node"),
         "message_id": f.col("ref"),
-        "sender": f.col("actor"),
+        "recipient": agent_of(f.col("opened.node"), _agent_in(text(body, "destination_ref"))),
+        "sender": agent_of(f.col("actor"), text(body, "from_agent")),
     }
+
+
+def _agent_in(destination: Column) -> Column:
+    """Return the agent in the destination of a direct message, behind the slash; NULL without one."""
+    return f.when(f.instr(destination, "/") > 0, f.substring_index(destination, "/", -1))
 
 
 def _labelled(body: Column, field: str, fact: str) -> Column:

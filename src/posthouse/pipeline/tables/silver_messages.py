@@ -22,6 +22,7 @@ from posthouse.pipeline.tables.declaration import (
     TEXT,
     RefreshMode,
     Table,
+    agent_of,
     complete,
     day,
     hour,
@@ -37,6 +38,7 @@ _POSITION = struct(epoch=TEXT, seq=LONG, at_ns=LONG, fact=TEXT, source=TEXT, mes
 _ACCEPTED = struct(
     mesh=TEXT,
     sender=TEXT,
+    agent=TEXT,
     destination_kind=TEXT,
     destination=TEXT,
     client_message_id=TEXT,
@@ -52,7 +54,9 @@ _CONTENT = struct(
     model=TEXT,
     input_tokens=LONG,
     output_tokens=LONG,
+    cached_tokens=LONG,
     cost_usd=DoubleType(),
+    task=TEXT,
 )
 FACTS_SCHEMA = join(_POSITION, _ACCEPTED, _CONTENT)
 SCHEMA = join(
@@ -83,6 +87,7 @@ def _relay(journal: DataFrame) -> DataFrame:
         f.col("ref"),
         mesh=f.col("mesh"),
         sender=f.col("actor"),
+        agent=agent_of(f.col("actor"), text(body, "from_agent")),
         destination_kind=text(body, "destination_kind"),
         destination=text(body, "destination_ref"),
         client_message_id=text(body, "client_message_id"),
@@ -117,6 +122,7 @@ def _bus(journal: DataFrame) -> DataFrame:
         "bus",
         f.col("ref"),
         sender=f.col("actor"),
+        agent=f.col("actor"),
         destination_kind=f.lit("endpoint"),
         destination=f.coalesce(text(body, "published_to"), text(body, "endpoint")),
         requeued_from=text(body, "requeued_from"),
@@ -138,6 +144,7 @@ def _pinch(journal: DataFrame) -> DataFrame:
         text(body, "id"),
         mesh=f.coalesce(f.col("mesh"), f.lit("pinch")),
         sender=f.col("actor"),
+        agent=f.col("actor"),
         destination_kind=f.lit("dm"),
         destination=text(body, "recipient"),
         client_message_id=f.col("ref"),
@@ -167,6 +174,8 @@ def _usage(body: Column, at: str) -> dict[str, Column]:
         "model": text(body, f"{at}.model"),
         "input_tokens": f.coalesce(number(body, f"{at}.input_tokens"), number(body, f"{at}.inputTokens")),
         "output_tokens": f.coalesce(number(body, f"{at}.output_tokens"), number(body, f"{at}.outputTokens")),
+        "cached_tokens": f.coalesce(number(body, f"{at}.cached_tokens"), number(body, f"{at}.cachedTokens")),
+        "task": text(body, f"{at}.task"),
         "cost_usd": f.coalesce(text(body, f"{at}.cost_usd"), text(body, f"{at}.costUsd")).cast("double"),
     }
 
