@@ -101,7 +101,9 @@ class Table:
         added = {name.removesuffix("_ns"): f.timestamp_micros(whole(f.col(name), MICROSECOND_NS)) for name in times}
         added |= {KEY_HASH: key_hash(self.keys)} if self.is_keyed else {}
         added |= {GROUP_HASH: key_hash(self.group)} if self.group else {}
-        return self.function(inputs).withColumns(added).select(*self.stored.fieldNames())
+        rows = self.function(inputs)
+        stored = rows.withColumns(added) if added else rows  # Spark Connect refuses to add no column
+        return stored.select(*self.stored.fieldNames())
 
 
 def is_time(column: str) -> bool:
