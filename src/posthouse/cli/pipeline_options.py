@@ -126,7 +126,7 @@ class PipelineOptions:
         """Return the nodes of the setting, whose published roots count."""
         from posthouse.model.node import validate_node_id
 
-        given = self.settings().text("pipeline.publishers").replace(",", " ").split()
+        given = (self.settings().optional_text("pipeline.publishers") or "").replace(",", " ").split()
         return [validate_node_id(each) for each in given]
 
     def prices(self) -> Prices:

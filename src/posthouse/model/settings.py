@@ -373,7 +373,7 @@ _PIPELINE: tuple[Setting, ...] = (
     Setting("pipeline.metrics_file", str, None, "File that a run writes metrics to, for the node exporter."),
     Setting("pipeline.openlineage_url", str, None, "Server that gets OpenLineage events of runs."),
     Setting("pipeline.driver_memory_mb", int, 1024, "Memory of the Spark driver.", "MB", 512, 1_048_576),
-    Setting("pipeline.publishers", str, "", "Nodes whose published roots the audit trusts, beside this one."),
+    Setting("pipeline.publishers", str, None, "Nodes whose published roots the audit trusts, beside this one."),
     Setting("pipeline.prices", str, "~/.posthouse/prices.toml", "File of prices per million tokens, by model."),
     Setting("pipeline.cds", bool, True, "Start Spark from an archive of its classes, kept in the cache directory."),
     Setting(
