@@ -93,7 +93,6 @@ class EventFloor:
         execute = self._db.execute
         execute("BEGIN IMMEDIATE")
         execute(JOURNAL.append, record)
-        execute(JOURNAL.add_bytes, (len(record[-1]),))
         execute(_EVENT, row)
         for term in terms:
             execute(_TERM, term)
@@ -155,7 +154,6 @@ class LockFloor:
             execute("BEGIN IMMEDIATE")
             execute(LOCKS.extend_lease, (30_000, now_ns, "main", "floor", _OWNER, ""))
             execute(JOURNAL.append, (number, now_ns, "lock.acquired", "main", _OWNER, "floor", _TEXT))
-            execute(JOURNAL.add_bytes, (len(_TEXT),))
             execute("COMMIT")
         return commits / (time.perf_counter() - started)
 
@@ -196,7 +194,6 @@ class OutboxFloor:
         execute("BEGIN IMMEDIATE")
         execute(SQL.by_client_id, (row_id, "")).fetchone()
         execute(JOURNAL.append, (next(self._seq), now_ns, "outbox.queued", _MESH, None, row_id, body))
-        execute(JOURNAL.add_bytes, (len(body),))
         row = (row_id, row_id, b"f" * 32, row_id, self._event, "#floor", "", "", None, now_ns, len(self._event))
         execute(SQL.insert_row, row)
         execute(SQL.add_state, (1, 0, len(self._event)))

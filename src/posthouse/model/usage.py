@@ -31,6 +31,8 @@ _CAMEL = re.compile(r"_([a-z])")
 
 def with_usage(meta: Mapping[str, Any] | None, usage: Usage | Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return a meta value with its usage added; raises value_invalid for usage of another form, or a second one."""
+    if meta is not None and not isinstance(meta, Mapping):
+        raise error("value_invalid", name="meta", reason="it is not an object")
     if usage is None:
         return None if meta is None else dict(meta)
     own = dict(meta or {})

@@ -12,15 +12,15 @@ from typing import Any
 from unittest.mock import patch
 
 from posthouse.cli.main import main
-from posthouse.sqlite.transaction import run_items
+from posthouse.sqlite.transaction import Transaction, run_items
 
 
-def _break_on_demand(tx: Any, items: Sequence[Any], *given: Any) -> Any:
+def _break_on_demand(tx: Transaction, items: Sequence[Any], *given: Any) -> Any:
     if Path(os.environ["WRITER_BREAKS_AT"]).exists():
         raise MemoryError("no memory for the batch")
     return run_items(tx, items, *given)
 
 
 if __name__ == "__main__":
-    with patch("posthouse.sqlite.writer.run_items", _break_on_demand):
+    with patch("posthouse.sqlite.transaction.Transaction.commit_items", _break_on_demand):
         main()

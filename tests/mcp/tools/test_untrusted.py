@@ -27,6 +27,7 @@ HOSTILE = (
 
 
 NOW_NS = 1_800_000_000 * SECOND_NS
+NODE = "ed25519:" + "a" * 64
 
 
 def strip_untrusted(value: Any) -> Any:
@@ -62,13 +63,13 @@ async def test_hostile_text_stays_inside_its_field(text: str, alice: Host, bob: 
 @given(st.text(max_size=400), st.one_of(st.none(), st.dictionaries(st.text(max_size=5), st.text(max_size=20))))
 def test_any_text_is_shown_whole_or_cut_and_only_under_untrusted(text: str, meta: dict[str, Any] | None) -> None:
     item = InboxItem(
-        id="01J", client_message_id="c", message_id="f" * 64, mesh="main", topic=None, sender="ed25519:x",
+        id="01J", client_message_id="c", message_id="f" * 64, mesh="main", topic=None, sender=NODE,
         sender_name="bob", body=text, meta=meta, received_at="2026-01-01T00:00:00Z", reply_to_id=None, seen_at=None,
     )  # fmt: skip
     past = {
         "message_id": "f" * 64,
         "sent_at": "2026-01-01T00:00:00Z",
-        "sender": "ed25519:x",
+        "sender": NODE,
         "body": text,
         "meta": meta,
     }

@@ -29,7 +29,12 @@ def _overwrite(lake: Lake, table: str, file: DataFile, rows: pa.Table) -> None:
     path = lake.path / table / file.path
     pq.write_table(rows, path)
     for log in (lake.path / table / "_delta_log").glob("*.json"):
-        log.write_text(log.read_text().replace(f'"size":{file.size_bytes}', f'"size":{path.stat().st_size}'))
+        lines = log.read_text().splitlines()
+        changed = [
+            line.replace(f'"size":{file.size_bytes}', f'"size":{path.stat().st_size}') if path.name in line else line
+            for line in lines
+        ]
+        log.write_text("".join(f"{line}\n" for line in changed))
 
 
 def seal_again(lake: Lake, table: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +178,7 @@ class Report:
 
     def as_value(self) -> dict[str, Any]:
         """Return the report as JSON has it."""
-        return asdict(self) | {"findings": [list(each) for each in self.findings]}
+        return vars(self) | {"findings": [list(each) for each in self.findings], "counts": dict(self.counts)}
 
     @staticmethod
     def of_value(value: Mapping[str, Any]) -> Report:

@@ -112,8 +112,8 @@ def spark_session(
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
-    if running is not None:
-        return running
+    if running is not None:  # the one that ran last in this thread, perhaps a session of one query
+        return running if is_connect(running) else SparkSession.builder.getOrCreate()
     given = dict(settings or {})
     if master.startswith(_CONNECT):
         return _connect(master, given)
