@@ -1,4 +1,8 @@
-"""Commands over Spark Connect: a server in the JVM of the tests, the commands as processes without a JVM."""
+"""Commands over Spark Connect: a server in the JVM of the tests, the commands as processes without a JVM.
+
+The files that clients of the server send stay in its Spark and fail later tasks of other sessions there. So this test
+is the last one of its group that uses the session.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 _COMMAND_S = 240
 
 
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark-programs")
 def test_run_and_audit_work_over_connect_and_query_says_that_it_does_not(spark: SparkSession, tmp_path: Path) -> None:
     with post_office(tmp_path) as post:
         asyncio.run(post.open_topic("builds"))
