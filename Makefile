@@ -3,11 +3,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 3
 PYTEST_ARGS ?=
-BENCH ?= store bus relay drain locks send
+IMAGE_BASE ?=
+BENCH ?= store bus relay cluster drain locks send start
+PEERS ?=
 
 LINTS := style types layers declared dead
+# Keep compiled modules: without them each of the many processes of the tests compiles posthouse again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup up down test check lint $(LINTS) format house bench faults soak lock audit docs clean
+.PHONY: help setup up down test check lint $(LINTS) format house bench peers faults soak lock audit docs site release image clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -15,7 +19,8 @@ help: ## list the targets
 setup: ## make .venv and install posthouse into it
 	@scripts/setup
 
-up: setup ## run posthouse on this machine and print what to try
+up: ## run posthouse on this machine and print what to try
+	@scripts/setup run
 	@scripts/up
 
 down: ## stop the relay and the daemon that `make up` started
@@ -56,8 +61,12 @@ house: setup ## sizes of modules and functions, importers, names
 bench: setup ## measure posthouse against the bare libraries on this machine
 	@for part in $(BENCH); do $(BIN)/python -m bench $$part --json || exit; done
 
+peers: setup ## posthouse beside Redis, PostgreSQL, JetStream, RabbitMQ and etcd, on this machine
+	@bench/peers/install
+	@$(BIN)/python -m bench peers $(PEERS)
+
 faults: setup ## the whole fault campaign: kill -9, full disks, stalled readers
-	@POSTHOUSE_FAULTS=full $(BIN)/pytest -m faults $(PYTEST_ARGS)
+	@POSTHOUSE_FAULTS=full $(BIN)/pytest -m faults --timeout 7200 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 soak: setup ## keep 50 idle connections for ten minutes; none may be lost
 	@$(BIN)/python -m scripts.soak
@@ -66,12 +75,21 @@ lock: setup ## choose versions for uv.lock again, within the ranges of pyproject
 	@scripts/lock --upgrade
 
 audit: setup ## ask the public database whether a locked version has a known weakness
-	@$(BIN)/uv export --quiet --frozen --no-emit-project --all-extras \
+	@$(BIN)/uv export --quiet --frozen --no-emit-project --all-extras --all-groups \
 		| $(BIN)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r /dev/stdin
 
 docs: setup ## regenerate docs/reference from the registries
 	@$(BIN)/python -m scripts.reference
 
+site: setup ## build the documentation as a site in build/site, and check its links
+	@$(BIN)/python -m scripts.site
+
+release: setup ## build sdist, wheel, image, bill of materials and checksums into dist
+	@IMAGE_BASE='$(IMAGE_BASE)' $(BIN)/python -m scripts.release
+
+image: setup ## build the image on a base made here, and run a relay in it (needs buildah and mmdebstrap)
+	@POSTHOUSE_TEST_IMAGE=1 $(BIN)/pytest tests/deploy/test_image.py $(PYTEST_ARGS)
+
 clean: ## remove what the other targets created
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build clients/typescript/node_modules clients/typescript/dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,14 +1,16 @@
 """`python -m bench PART`: measure posthouse, compared with the bare libraries doing the same work in the same run.
 
-PART is store, bus, relay, drain, locks, send or pipeline. Each part works in a temporary directory below --dir, whose
-disk determines the results, and removes it. --quick does far less; --json prints the whole report.
+PART is store, bus, relay, cluster, drain, locks, send, start, mirror, pipeline or peers (other systems instead of
+libraries). Each part works in a temporary directory below --dir, whose disk determines the results, and removes it.
+--quick does far less; --json prints the whole report.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from bench.peers.works import Work
 from posthouse.cli.commands import noun
 from posthouse.cli.exit_codes import run_to_exit_code
 from posthouse.cli.output import PLAIN, Output, table
@@ -131,6 +134,29 @@ def relay(
     output.result(report, show_required(report))
 
 
+def cluster(
+    *,
+    directory: BenchDir = None,
+    quick: Quick = False,
+    output: Output = PLAIN,
+) -> None:
+    """Measure relays on PostgreSQL: against bare psycopg, against a relay on SQLite, and three against one.
+
+    It starts a PostgreSQL of its own. Every answer comes after the sync of its commit, there as on SQLite.
+
+    For example:
+
+        python -m bench cluster
+        python -m bench cluster --quick --json
+    """
+    from bench.cluster import measure_cluster
+    from bench.scales import QUICK_CLUSTER, ClusterScale
+
+    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
+        report = measure_cluster(Path(scratch), QUICK_CLUSTER if quick else ClusterScale(), output.note)
+    output.result(report, show_required(report))
+
+
 def drain(
     *,
     directory: BenchDir = None,
@@ -202,6 +228,35 @@ def send(
     output.result(report, show_required(report))
 
 
+def start(*, directory: BenchDir = None, quick: Quick = False, output: Output = PLAIN) -> None:
+    """Measure how long commands take from start to end, relative to an interpreter that does nothing.
+
+    For example:
+
+        python -m bench start
+        python -m bench start --quick --json
+    """
+    from bench.start import QUICK_ROUNDS, ROUNDS, measure_start
+
+    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
+        report = measure_start(Path(scratch), QUICK_ROUNDS if quick else ROUNDS, output.note)
+    output.result(report, show_required(report))
+
+
+def mirror(*, quick: Quick = False, output: Output = PLAIN) -> None:
+    """Measure what two relays exchange to find ten different events among a million.
+
+    For example:
+
+        python -m bench mirror
+        python -m bench mirror --quick --json
+    """
+    from bench.mirror import EVENTS, QUICK_EVENTS, measure_mirror
+
+    report = measure_mirror(QUICK_EVENTS if quick else EVENTS, output.note)
+    output.result(report, show_required(report))
+
+
 def pipeline(
     *,
     directory: BenchDir = None,
@@ -239,14 +294,79 @@ def pipeline(
     output.result(report, show_required(report))
 
 
+def peers(
+    *,
+    directory: BenchDir = None,
+    works: Annotated[
+        tuple[Work, ...], Parameter(negative=(), consume_multiple=True, show_default=False, help="Only these works.")
+    ] = (),
+    repetitions: Annotated[Count, Parameter(help="Repetitions; the result is their median.")] = 5,
+    quick: Quick = False,
+    output: Output = PLAIN,
+) -> None:
+    """Compare posthouse with Redis, PostgreSQL, NATS JetStream, RabbitMQ and etcd, at equal durability.
+
+    Every server is a private process on the loopback interface and answers after the data is on disk. One operation of
+    each of them runs at a time, in random order. What is not installed is left out and named in the report.
+
+    For example:
+
+        python -m bench peers
+        python -m bench peers --works publish lock --repetitions 3 --json
+    """
+    from bench.peers.comparison_run import compare_peers
+    from bench.peers.works import PLANS, QUICK_PLANS
+
+    chosen = {work: plan for work, plan in (QUICK_PLANS if quick else PLANS).items() if work in (works or Work)}
+    iterations = repetitions * sum(plan.operations for plan in chosen.values())
+    with (
+        tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch,
+        progress_bar(iterations) as on_progress,
+    ):
+        report = compare_peers(Path(scratch), chosen, repetitions, on_progress)
+    output.result(report, _show_peers(report))
+
+
+@contextmanager
+def progress_bar(total: int) -> Iterator[Callable[[str], None]]:
+    """Show a bar on a terminal's stderr; the callback names the present work and counts one iteration."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("starting the servers", total=total)
+        yield lambda title: bar.update(task, advance=1, description=title)
+
+
+def _show_peers(report: dict[str, Any]) -> RenderableType:
+    from rich.console import Group
+
+    from bench.peers.peers_report import configurations_of, names_of, rows_of
+
+    rates = table(("per second", *names_of(report)), rows_of(report))
+    configurations = table(("contestant", "version", "durable before the answer", "client"), configurations_of(report))
+    settings = [
+        (name, ", ".join(f"{setting} {value}" for setting, value in each["settings"].items()))
+        for name, each in report["contestants"].items()
+    ]
+    skipped = [f"{name} was left out: {reason}" for name, reason in report["skipped"].items()]
+    return Group(
+        rates, "", show_required(report), "", configurations, "", table(("contestant", "settings"), settings), *skipped
+    )
+
+
 app = noun("bench", "Measure posthouse, compared with the bare libraries doing the same work.")
 app.command(store, name="store")
 app.command(relay, name="relay")
+app.command(cluster, name="cluster")
 app.command(drain, name="drain")
 app.command(locks, name="locks")
 app.command(send, name="send")
+app.command(start, name="start")
+app.command(mirror, name="mirror")
 app.command(bus, name="bus")
 app.command(pipeline, name="pipeline")
+app.command(peers, name="peers")
 
 
 def main(tokens: Sequence[str] | None = None) -> None:

@@ -19,7 +19,7 @@ from bench.comparison import Requirement, describe_machine
 from bench.scales import BUS_LIMITS, PAYLOAD, PAYLOAD_BYTES, SENDER, SUBJECT, BusScale
 from posthouse.bus import Bus
 
-DORKOS = {
+DORKOS: dict[str, Any] = {
     "one_by_one_per_s": 309,
     "in_flight_64_per_s": 556,
     "publish_to_handler_p50_ms": 2.6,

@@ -62,9 +62,9 @@ class Floor:
             f"{prefix}ratio_to_reusing_floor": round(median(reusing), 3),
         }
 
-    def _rate(self) -> float:
-        start = perf_counter()
-        for number in range(self._written, self._written + _ROUND):
+    def store_messages(self, count: int) -> None:
+        """Do the file operations of this many messages."""
+        for number in range(self._written, self._written + count):
             name = f"floor-{number:020d}"
             fd = os.open(self._tmp + name, _CREATE, 0o600)
             os.write(fd, self.data)
@@ -72,7 +72,11 @@ class Floor:
             os.rename(self._tmp + name, self._new + name)  # noqa: PTH104 - the bare steps
             os.rename(self._new + name, self._cur + name)  # noqa: PTH104 - the bare steps
             os.unlink(self._cur + name)  # noqa: PTH108 - the bare steps
-        self._written += _ROUND
+        self._written += count
+
+    def _rate(self) -> float:
+        start = perf_counter()
+        self.store_messages(_ROUND)
         return _ROUND / (perf_counter() - start)
 
     def _reusing_rate(self) -> float:

@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 _ROW_PX = 22
 _LABEL_PX = 470
-_UNIT_PX = 70  # one requirement
+_UNIT_PX = 70  # one time the reference
 _LONGEST = 6.0  # longer bars are cut, with their number beside them
 _STYLE = "text{font:12px sans-serif;fill:#57606a}.bar{fill:#2f81f7}.below{fill:#d1242f}.line{stroke:#8b949e}"
 
 
 class Bar(NamedTuple):
-    """One figure: its name and its distance from the requirement."""
+    """One figure: its name, and how many times the reference of the chart it is."""
 
     name: str
-    times_required: float
+    times: float
 
 
 def bars_of(reports: Iterable[dict[str, Any]]) -> list[Bar]:
@@ -52,27 +52,29 @@ def _times_required(figure: dict[str, Any]) -> float:
     return value / bound if figure["sense"] == "at least" else bound / max(value, 1e-9)
 
 
-def draw(bars: Sequence[Bar]) -> str:
-    """Return the chart as SVG."""
+def draw(
+    bars: Sequence[Bar], line_label: str = "required", title: str = "Measured figures relative to what is required"
+) -> str:
+    """Return the chart as SVG; the line at 1 carries the label."""
     width, height = _LABEL_PX + round(_LONGEST * _UNIT_PX) + 70, (len(bars) + 1) * _ROW_PX + 8
     rows = "".join(_row(bar, index) for index, bar in enumerate(bars))
     line_x = _LABEL_PX + _UNIT_PX
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="Measured figures relative to what is required">\n<style>{_STYLE}</style>\n{rows}'
+        f'role="img" aria-label="{escape(title)}">\n<style>{_STYLE}</style>\n{rows}'
         f'<line class="line" x1="{line_x}" y1="0" x2="{line_x}" y2="{height - _ROW_PX}"/>\n'
-        f'<text x="{line_x}" y="{height - 8}" text-anchor="middle">required</text>\n</svg>\n'
+        f'<text x="{line_x}" y="{height - 8}" text-anchor="middle">{escape(line_label)}</text>\n</svg>\n'
     )
 
 
 def _row(bar: Bar, index: int) -> str:
     y = index * _ROW_PX + 4
-    length = round(min(bar.times_required, _LONGEST) * _UNIT_PX)
-    kind = "bar" if bar.times_required >= 1 else "below"
+    length = round(min(bar.times, _LONGEST) * _UNIT_PX)
+    kind = "bar" if bar.times >= 1 else "below"
     return (
         f'<text x="{_LABEL_PX - 8}" y="{y + 12}" text-anchor="end">{escape(bar.name)}</text>'
         f'<rect class="{kind}" x="{_LABEL_PX}" y="{y}" width="{length}" height="{_ROW_PX - 8}" rx="2"/>'
-        f'<text x="{_LABEL_PX + length + 6}" y="{y + 12}">{bar.times_required:.1f}x</text>\n'
+        f'<text x="{_LABEL_PX + length + 6}" y="{y + 12}">{bar.times:{".1f" if bar.times >= 1 else ".2f"}}x</text>\n'
     )
 
 

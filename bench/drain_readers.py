@@ -31,8 +31,9 @@ _BODY = "x" * BODY_CHARS
 class MessageSource(EventSource):
     """Signs messages with one key, and plain events of the same size and tags; no two are equal."""
 
-    def __init__(self) -> None:
+    def __init__(self, body: str = _BODY) -> None:
         super().__init__()
+        self._body = body
         self._number = 0
 
     def messages(self, nodes: Sequence[str], each: int, kind: int = MESSAGE) -> list[bytes]:
@@ -43,7 +44,7 @@ class MessageSource(EventSource):
         self._at_ns += 1
         self._number += 1
         tags = (("p", node), ("c", f"{self._number:012d}"))
-        return b'["EVENT",%b]' % encode_event(sign_event(self.key, kind, _BODY, tags, self._at_ns))
+        return b'["EVENT",%b]' % encode_event(sign_event(self.key, kind, self._body, tags, self._at_ns))
 
 
 class MessageSender(Publisher):
@@ -56,9 +57,9 @@ class MessageSender(Publisher):
         await self.rate(self.source.messages(nodes, each), IN_FLIGHT * 4)
 
 
-async def open_sender(relay: RelayProcess) -> MessageSender:
+async def open_sender(relay: RelayProcess, body: str = _BODY) -> MessageSender:
     """Open a sender with a new key."""
-    source = MessageSource()
+    source = MessageSource(body)
     return MessageSender(await open_raw(relay.host, relay.port, source.key, ACCEPTED), source)
 
 
@@ -102,15 +103,15 @@ async def open_readers(relay: RelayProcess) -> AsyncIterator[ReaderProcess]:
         await process.wait()
 
 
-_OPTIONS = ClientOptions(is_verifying=False)
+NOT_VERIFYING = ClientOptions(is_verifying=False)
 
 
 class Reader:
     """One reader with a backlog."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, options: ClientOptions = NOT_VERIFYING) -> None:
         self.key = NodeKey.generate()
-        self.client = Client(url, self.key, pins=Pins(None), options=_OPTIONS)
+        self.client = Client(url, self.key, pins=Pins(None), options=options)
         self.seqs: list[int] = []
 
     async def drain(self, each: int, window: int) -> None:

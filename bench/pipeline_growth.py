@@ -1,6 +1,6 @@
-"""How the cost of a pipeline run grows with the history, of a full run and of one with 100 new records.
+"""How costs grow with the history: of a full run, of a run with 100 new records, and of a query in a new process.
 
-Measured are time, processor time, memory and disk. A longer history has more days of the same size, with events.
+Measured are time, processor time, memory, files and disk. A longer history has more days of the same size, with events.
 The processor time of driver, JVM and workers hardly depends on other load of the machine. Memory is sampled a few
 times a second: it misses short peaks but not growth. Every size has its own store and lake; a first small run warms
 the session up and does not count.
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -75,6 +77,7 @@ def _all_processes() -> list[Process]:
 
 
 _SAMPLE_S = 0.25
+_QUERY_SAMPLE_S = 0.05
 _MIB = 1 << 20
 
 
@@ -116,21 +119,21 @@ def _resident() -> dict[str, int]:
 WARM_UP_ROWS = 2_000
 ROWS_PER_DAY = 10_000
 NEW_ROWS = 100
-_NEW_RUNS = 5  # with new rows, in turn; the first of them still compile their plans
 
 
 def measure_growth(
-    spark: SparkSession, folder: Path, sizes: Sequence[int], on_progress: Callable[[str], None]
+    spark: SparkSession, folder: Path, sizes: Sequence[int], new_runs: int, on_progress: Callable[[str], None]
 ) -> dict[str, Any]:
     """Run over a history of each size; return the costs, and the largest factors from one size to the next.
 
-    `cold` is the first run of the session, which compiles every plan.
+    `cold` is the first run of the session, which compiles every plan. Each whole run is followed by `new_runs` with
+    a few new records, and by a query that starts a Spark of its own.
     """
-    cold = _measure(spark, folder / "warm-up", min(WARM_UP_ROWS, *sizes))
+    cold = _measure(spark, folder / "warm-up", min(WARM_UP_ROWS, *sizes), new_runs)
     found: list[dict[str, Any]] = []
     for rows in sizes:
         on_progress(f"a whole run over {rows:,} rows")
-        found.append(_measure(spark, folder / f"rows{rows}", rows))
+        found.append(_measure(spark, folder / f"rows{rows}", rows, new_runs))
         on_progress(
             f"took {found[-1]['seconds']} s, {found[-1]['cpu_seconds']} s of processors, MiB: {found[-1]['memory_mib']}"
         )
@@ -140,6 +143,7 @@ def measure_growth(
         "times": _largest_factor([each["seconds"] for each in found]),
         "new_cpu_seconds": found[-1]["new_cpu_seconds"],
         "new_times": _largest_factor([each["new_cpu_seconds"] for each in found]),
+        "query_seconds": found[-1]["query"]["seconds"],
     }
 
 
@@ -147,7 +151,7 @@ def _largest_factor(costs: Sequence[float]) -> float:
     return max((round(later / earlier, 2) for earlier, later in pairwise(costs)), default=1.0)
 
 
-def _measure(spark: SparkSession, folder: Path, rows: int) -> dict[str, Any]:
+def _measure(spark: SparkSession, folder: Path, rows: int, new_runs: int) -> dict[str, Any]:
     store, lake = MixedStore(folder / "relay", ROWS_PER_DAY), Lake(folder / "lake")
     store.grow(rows)
     clock, cpu_s = _Laps(), cpu_seconds()
@@ -155,14 +159,17 @@ def _measure(spark: SparkSession, folder: Path, rows: int) -> dict[str, Any]:
         bring_up_to_date(spark, lake, [Access(str(store.path))], on_step=clock.note)
         cpu_s = cpu_seconds() - cpu_s
     seconds = clock.seconds()
-    new_cpu_s = [_measure_new(spark, lake, store) for _ in range(_NEW_RUNS)]
+    new = [_measure_new(spark, lake, store) for _ in range(new_runs)]
     measured = {
         "rows": rows,
         "seconds": seconds,
         "copy_seconds": clock.copied,
         "cpu_seconds": round(cpu_s, 2),
-        "new_cpu_seconds": min(new_cpu_s),
-        "new_runs": new_cpu_s,
+        "new_cpu_seconds": min(cpu_s for cpu_s, _seconds in new),
+        "new_seconds": min(seconds for _cpu_s, seconds in new),
+        "new_runs": new,
+        "query": measure_query(lake),
+        "most_files": max(len(lake.delta(name).files()) for name in lake.names()),
         "rows_per_s": round(rows / seconds),
         "memory_mib": memory.value(),
         "store_mib": _size_of(folder / "relay"),
@@ -172,12 +179,33 @@ def _measure(spark: SparkSession, folder: Path, rows: int) -> dict[str, Any]:
     return measured
 
 
-def _measure_new(spark: SparkSession, lake: Lake, store: MixedStore) -> float:
-    """Return the processor seconds of a run with a few new records."""
+def _measure_new(spark: SparkSession, lake: Lake, store: MixedStore) -> tuple[float, float]:
+    """Return the processor seconds and the seconds of a run with a few new records."""
     store.grow(NEW_ROWS)
-    cpu_s = cpu_seconds()
+    cpu_s, started = cpu_seconds(), time.perf_counter()
     bring_up_to_date(spark, lake, [Access(str(store.path))])
-    return round(cpu_seconds() - cpu_s, 2)
+    return round(cpu_seconds() - cpu_s, 2), round(time.perf_counter() - started, 2)
+
+
+_QUESTION = "SELECT state, count(*) AS deliveries FROM silver_deliveries GROUP BY state"
+
+
+def measure_query(lake: Lake) -> dict[str, float]:
+    """Return the seconds and processor seconds of a query that starts a Spark of its own.
+
+    Java outlives the command for a moment, and no process waits for it, so its processor time is sampled.
+    """
+    others, cpu_s = {each.pid for each in family()}, dict[int, float]()
+    command = [sys.executable, "-m", "posthouse.cli.main", "pipeline", "query", _QUESTION]
+    started = time.perf_counter()
+    with subprocess.Popen([*command, "--lake", lake.location, "--json"], stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            cpu_s |= {each.pid: each.cpu_s for each in family() if each.pid not in others}
+            time.sleep(_QUERY_SAMPLE_S)
+        seconds = time.perf_counter() - started
+    if process.returncode:
+        raise RuntimeError(f"the query ended with {process.returncode}")
+    return {"seconds": round(seconds, 2), "cpu_seconds": round(sum(cpu_s.values()), 2)}
 
 
 class _Laps:

@@ -20,17 +20,19 @@ from typing import Any
 from bench.scales import RELAY_SETTINGS
 
 _TIMEOUT_S = 60
-_POSTHOUSE = (sys.executable, "-m", "posthouse.cli.main")
+STAGES = "POSTHOUSE_BENCH_STAGES"  # a directory: started processes write the times of their stages there
 
 
 class RelayProcess:
     """A relay on one port and one store, which can be stopped and started again."""
 
-    def __init__(self, data_dir: Path, settings: Mapping[str, int] = RELAY_SETTINGS) -> None:
+    def __init__(
+        self, data_dir: Path, settings: Mapping[str, int | str] = RELAY_SETTINGS, listen: str = "127.0.0.1:0"
+    ) -> None:
         self._data_dir = data_dir
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
-        self._listen = "127.0.0.1:0"
+        self._listen = listen
 
     @property
     def url(self) -> str:
@@ -65,9 +67,11 @@ class RelayProcess:
 
 
 @contextmanager
-def running_relay(data_dir: Path, settings: Mapping[str, int] = RELAY_SETTINGS) -> Iterator[RelayProcess]:
+def running_relay(
+    data_dir: Path, settings: Mapping[str, int | str] = RELAY_SETTINGS, listen: str = "127.0.0.1:0"
+) -> Iterator[RelayProcess]:
     """Run a relay until the block ends."""
-    relay = RelayProcess(data_dir, settings)
+    relay = RelayProcess(data_dir, settings, listen)
     relay.start()
     try:
         yield relay
@@ -111,7 +115,7 @@ def _start(words: Sequence[str], home: Path) -> tuple[subprocess.Popen[bytes], d
     """Start a command and return the process and the object that it prints when it is ready."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [*_POSTHOUSE, *words],
+            [sys.executable, "-m", "bench.stages" if STAGES in os.environ else "posthouse.cli.main", *words],
             stdout=subprocess.PIPE,
             stderr=errors,
             env=os.environ | {"POSTHOUSE_HOME": str(home)},

@@ -226,7 +226,7 @@ class Publisher:
         self._stream.close()
 
 
-async def open_publisher(relay: RelayProcess) -> Publisher:
-    """Open a publisher with a new key."""
-    source = EventSource()
+async def open_publisher(relay: RelayProcess, source: EventSource | None = None) -> Publisher:
+    """Open a publisher with the key of a source, by default a new one."""
+    source = source or EventSource()
     return Publisher(await open_raw(relay.host, relay.port, source.key, ACCEPTED), source)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,15 +30,16 @@ async def measure_fan_out(relay: RelayProcess, scale: RelayScale) -> dict[str, A
     """Return deliveries per second, from the first event sent until every subscriber has all events."""
     publisher = await open_publisher(relay)
     rates: list[float] = []
-    async with _subscribers(relay) as (delivered, expect):
+    arguments = (relay.host, str(relay.port), str(SUBSCRIBERS))
+    async with fan_out_process("bench.relay_fan_out", *arguments) as counts:
         total = 0
         for _ in range(scale.rounds + 1):
             commands = publisher.source.commands(scale.fan_out_events)
             total += len(commands)
             started = time.perf_counter()
-            expect(total)
+            counts.expect(total)
             await publisher.rate(commands, IN_FLIGHT)
-            seen = await delivered()
+            seen = await counts.delivered()
             rates.append(len(commands) * SUBSCRIBERS / (time.perf_counter() - started))
             if seen != total * SUBSCRIBERS:
                 raise RuntimeError(f"{seen} deliveries of {total * SUBSCRIBERS}")
@@ -46,27 +47,44 @@ async def measure_fan_out(relay: RelayProcess, scale: RelayScale) -> dict[str, A
     return {"deliveries_per_s": round(sorted(rates[1:])[len(rates[1:]) // 2]), "rounds": [round(r) for r in rates[1:]]}
 
 
-@asynccontextmanager
-async def _subscribers(relay: RelayProcess) -> AsyncIterator[Any]:
-    process = await run_module("bench.relay_fan_out", relay.host, str(relay.port), str(SUBSCRIBERS))
-    assert process.stdin is not None and process.stdout is not None
-    reader, writer = process.stdout, process.stdin
+class FanOutCounts:
+    """The lines to and from a process of subscribers."""
 
-    async def line() -> str:
-        text = await asyncio.wait_for(reader.readline(), _TIMEOUT_S)
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self._reader, self._writer = process.stdout, process.stdin
+
+    def expect(self, total: int) -> None:
+        """Ask for an answer once every subscriber has this many events in total."""
+        self._writer.write(f"{total}\n".encode())
+
+    async def delivered(self) -> int:
+        """Wait for that answer: the deliveries to all subscribers."""
+        return int(await self.line())
+
+    async def line(self) -> str:
+        """Return the next line of the process."""
+        text = await asyncio.wait_for(self._reader.readline(), _TIMEOUT_S)
         if not text:
             raise RuntimeError("the subscribers ended")
         return text.decode().strip()
 
-    async def delivered() -> int:
-        return int(await line())
+    def end(self) -> None:
+        """Let the process exit."""
+        self._writer.close()
 
+
+@asynccontextmanager
+async def fan_out_process(module: str, *arguments: str) -> AsyncIterator[FanOutCounts]:
+    """Run a module that calls `answer_counts` until the block ends."""
+    process = await run_module(module, *arguments)
+    counts = FanOutCounts(process)
     try:
-        if await line() != "ready":
+        if await counts.line() != "ready":
             raise RuntimeError("the subscribers did not start")
-        yield delivered, lambda wanted: writer.write(f"{wanted}\n".encode())
+        yield counts
     finally:
-        writer.close()
+        counts.end()
         await process.wait()
 
 
@@ -84,8 +102,12 @@ async def subscribe(host: str, port: int) -> RawStream:
 
 
 async def serve(host: str, port: int, count: int) -> None:
-    """Answer the lines on stdin."""
-    streams = [await subscribe(host, port) for _ in range(count)]
+    """Subscribe, and answer the lines on stdin."""
+    await answer_counts([await subscribe(host, port) for _ in range(count)])
+
+
+async def answer_counts(streams: Sequence[RawStream]) -> None:
+    """Answer the lines on stdin for subscribers that receive live events."""
     _print("ready")
     while line := await asyncio.to_thread(sys.stdin.readline):
         wanted = int(line)

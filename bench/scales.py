@@ -82,6 +82,20 @@ class RelayScale:
     queries: int = 60
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterScale:
+    """The amount of work of relays on PostgreSQL."""
+
+    rounds: int = 5
+    #: events per round and relay with 64 in flight
+    events: int = 4_000
+    #: events per round one at a time
+    singles: int = 300
+    #: events whose way from one relay to a subscriber of another is timed
+    passed: int = 200
+
+
+QUICK_CLUSTER = ClusterScale(rounds=2, events=640, singles=30, passed=20)
 QUICK_RELAY = RelayScale(rounds=2, events=640, singles=50, fan_out_events=256, stored=20_000, queries=10)
 WINDOW = 500
 QUEUE = 1_000
@@ -153,6 +167,8 @@ class PipelineScale:
     rows: int = 1_000_000
     #: records of the first, small run; the large one has ten times as many
     growth_rows: int = 300_000
+    #: runs with a few new records after each whole run; the first of them still compile their plans
+    new_runs: int = 5
     #: signed events for the audit's signature stage
     events: int = 60_000
     rounds: int = 3

@@ -7,10 +7,11 @@ fail an example that is slow because the machine is busy; tests have no timed as
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from tests.new_stores import copied_schemas
 from tests.postgresql.server import PostgresServer, find_installation, run_server
 from tests.scheduling import FileScheduling, rank
+
+_SLOW_S = 900  # what starts several JVMs may take on a busy machine
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -37,8 +41,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduli
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let every worker collect what takes long first, in the order in which the units are handed out."""
+    if config.getoption("timeout") is None:
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.timeout(_SLOW_S))
     if hasattr(config, "workerinput"):
         items.sort(key=rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect garbage once, after the tests: their modules stay, and later collections leave them out."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +66,13 @@ def unconfigured_log() -> Iterator[None]:
     """Undo the log configuration of a command that this test ran."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def new_stores() -> Iterator[None]:
+    """Let new stores of this process begin as copies of a migrated one."""
+    with copied_schemas():
+        yield
 
 
 @pytest.fixture

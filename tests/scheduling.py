@@ -17,7 +17,19 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 _GROUP = re.compile(r'xdist_group\("([\w-]+)"\)')
 #: groups, folders and files that take longest, in the order in which they start: what starts last should be short
-_LONGEST = ("spark", "spark-programs", "cli-daemon", "tests/docs", "tests/faults", "tests/bench", "tests/cli")
+_LONGEST = (
+    "spark",
+    "spark-programs",
+    "tests/docs",
+    "cli-daemon",
+    "browser",
+    "tests/faults",
+    "tests/bench",
+    "tests/cli",
+    "tests/test_base_install.py",
+    "tests/test_release.py",
+    "tests/test_scheduling.py",
+)
 
 
 class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]

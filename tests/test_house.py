@@ -45,10 +45,6 @@ def module_of(lines: int, *first: str) -> str:
     return "".join(f"{line}\n" for line in first) + "x = 1\n" * (lines - len(first))
 
 
-def test_house_is_in_order() -> None:
-    assert house.inspect(Path(house.__file__).parent.parent).failures == []
-
-
 @pytest.mark.parametrize(("lines", "count"), [(59, 1), (60, 0), (450, 0), (451, 1)])
 def test_module_above_the_ceiling_or_below_the_floor_fails(root: Path, lines: int, count: int) -> None:
     write(root, "src/posthouse/a.py", module_of(lines))

@@ -11,8 +11,8 @@ import pytest
 
 _MODULES = (
     "posthouse.sqlite.checkpoint",
-    "posthouse.sqlite.writer",
-    "posthouse.sqlite.handover",
+    "posthouse.storage.writer",
+    "posthouse.storage.handover",
     "posthouse.bus.ledger",
 )
 _LOG_FROM_EACH = f"""
@@ -62,7 +62,7 @@ def test_bus_in_trouble_leaves_standard_output_to_the_program(tmp_path: Path) ->
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_entries_go_where_the_program_sends_them(when: str) -> None:
     configure = "import structlog, sys\nstructlog.configure(logger_factory=structlog.WriteLoggerFactory(sys.stdout))\n"
-    load = "import posthouse.sqlite.writer\n"
+    load = "import posthouse.storage.writer\n"
     program = (configure + load if when == "before" else load + configure) + _LOG_FROM_EACH
     ended = run(program)
     assert ended.stdout.count("something_happened") == len(_MODULES)
@@ -70,7 +70,7 @@ def test_entries_go_where_the_program_sends_them(when: str) -> None:
 
 
 def test_program_that_only_sets_a_level_still_has_its_standard_output_to_itself() -> None:
-    program = "import posthouse.sqlite.writer, structlog\n" + (
+    program = "import posthouse.storage.writer, structlog\n" + (
         "structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))\n"
     )
     ended = run(program + _LOG_FROM_EACH)

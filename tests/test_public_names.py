@@ -4,10 +4,12 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import posthouse
+import posthouse.client.daemon
 
 HEAVY = {"apsw", "aiohttp", "nacl", "asyncio", "msgspec"}
 
@@ -47,9 +49,13 @@ def test_unknown_name_is_an_attribute_error() -> None:
         _ = posthouse.Pigeon  # type: ignore[attr-defined]
 
 
-def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
-    tree = ast.parse(Path(posthouse.__file__).read_text())
+@pytest.mark.parametrize(
+    "package", [posthouse, posthouse.client, posthouse.client.daemon], ids=lambda each: each.__name__
+)
+def test_type_checkers_see_the_same_names_from_the_same_modules(package: ModuleType) -> None:
+    tree = ast.parse(Path(str(package.__file__)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert seen == posthouse._HOME_OF
-    assert sorted(seen) == posthouse.__all__
+    assert seen == {name: f"posthouse.{home}" for home, names in package._HOMES.items() for name in names}
+    assert sorted(seen) == package.__all__
+    assert [name for name in package.__all__ if getattr(package, name, None) is None] == []

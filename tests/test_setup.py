@@ -26,6 +26,15 @@ esac
 """
 
 
+NPM = """\
+#!/bin/sh
+here=$(dirname "$0")
+echo "$*" >>"$here/npm-calls"
+if [ -e "$here/offline" ]; then echo 'no registry'; exit 1; fi
+mkdir -p clients/typescript/node_modules
+"""
+
+
 class Tree:
     """A clone with a virtual environment that is there already."""
 
@@ -40,10 +49,18 @@ class Tree:
         self.bin.mkdir(parents=True)
         (self.bin / "python").write_text(INTERPRETER)
         (self.bin / "python").chmod(0o755)
+        self.lock = root / "clients" / "typescript" / "package-lock.json"
 
-    def setup(self, **environ: str) -> subprocess.CompletedProcess[str]:
-        environ = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environ}
-        command = [str(self.root / "scripts" / "setup")]
+    def add_client(self) -> None:
+        """Add the TypeScript client, and an npm that only writes down what it is asked."""
+        self.lock.parent.mkdir(parents=True)
+        self.lock.write_text("{}")
+        (self.bin / "npm").write_text(NPM)
+        (self.bin / "npm").chmod(0o755)
+
+    def setup(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        environ = {"PATH": f"{self.bin}:/usr/bin:/bin", "HOME": "/nonexistent", **environ}
+        command = [str(self.root / "scripts" / "setup"), *words]
         return subprocess.run(
             command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
         )
@@ -72,6 +89,18 @@ def test_setup_installs_once_and_again_only_when_the_project_changed(tree: Tree)
     (tree.root / "uv.lock").write_text("version = 2\n")
     assert tree.setup().returncode == 0
     assert tree.installs() == 3
+
+
+def test_setup_for_a_run_installs_no_tools_and_the_whole_setup_covers_it(tree: Tree) -> None:
+    assert tree.setup("run").returncode == 0
+    assert "--extra console" in tree.calls("calls")[0]
+    assert "dev" not in tree.calls("calls")[0]
+    assert tree.setup("run").stdout == ""
+    assert tree.setup().returncode == 0
+    assert "--extra all --extra dev" in tree.calls("calls")[1]
+    (tree.bin.parent / ".posthouse-setup-run").unlink()
+    assert tree.setup("run").stdout == ""
+    assert tree.installs() == 2
 
 
 def test_setup_installs_only_what_the_lock_names_by_hash(tree: Tree) -> None:
@@ -105,6 +134,28 @@ def test_failed_install_shows_why_and_is_tried_again(tree: Tree) -> None:
     (tree.bin / "broken").unlink()
     assert tree.setup().returncode == 0
     assert tree.installs() == 2
+
+
+def test_packages_of_the_typescript_client_are_installed_once_and_again_when_its_lock_changed(tree: Tree) -> None:
+    tree.add_client()
+    assert "TypeScript" in tree.setup().stdout
+    assert tree.setup().stdout == ""
+    assert [call.split()[:3] for call in tree.calls("npm-calls")] == [["ci", "--prefix", "clients/typescript"]]
+    tree.lock.write_text("{ }")
+    tree.setup()
+    assert len(tree.calls("npm-calls")) == 2
+
+
+def test_failed_npm_is_a_warning_with_the_reason_and_is_tried_again(tree: Tree) -> None:
+    assert tree.setup().returncode == 0
+    tree.add_client()
+    (tree.bin / "offline").touch()
+    done = tree.setup()
+    assert done.returncode == 0
+    assert "no registry\nwarning: npm could not install" in done.stderr
+    (tree.bin / "offline").unlink()
+    assert tree.setup().stderr == ""
+    assert len(tree.calls("npm-calls")) == 2
 
 
 def test_interpreter_that_is_not_there_is_named_with_a_hint(tree: Tree) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from posthouse import DaemonClient
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 class Host:

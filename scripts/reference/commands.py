@@ -9,26 +9,20 @@ from enum import Enum
 from cyclopts import App, Argument
 
 from posthouse.cli.commands import build
+from posthouse.cli.man import meaning, walk
 from scripts.reference.markdown import code, table
 
 _INTRO = """\
-Every command takes `--json` (one JSON object, or one per line, on stdout) and `--debug` (the traceback of an unexpected
-failure). Errors go to stderr; [errors.md](errors.md) has the exit codes. `--` ends the options.
+Every command takes `--output table|json|csv`, `--json` (short for `--output json`: one object, or one per line, on
+stdout) and `--debug` (the traceback of an unexpected failure). Errors go to stderr; [errors.md](errors.md) has the exit
+codes. `--` ends the options.
 """
-_EVERYWHERE = {"--json", "--debug"}
+_EVERYWHERE = {"--output", "--json", "--debug"}
 
 
 def render() -> str:
     """Return the body of the page."""
-    return "\n".join([_INTRO, *_sections(build(eager=True), ("posthouse",))])
-
-
-def walk(app: App, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], App]]:
-    """Yield every command and noun below `app` with its path, in the order of the alphabet."""
-    for name, child in sorted(app.resolved_commands().items()):
-        if not name.startswith("-"):
-            yield (*path, name), child
-            yield from walk(child, (*path, name))
+    return "\n".join([_INTRO, *_sections(build(), ("posthouse",))])
 
 
 def _sections(app: App, path: tuple[str, ...]) -> Iterator[str]:
@@ -53,10 +47,4 @@ def _row(argument: Argument) -> tuple[str, str, str]:
         shown = ""
     else:
         shown = code(default.value if isinstance(default, Enum) else default)
-    return " ".join(map(code, argument.names)), shown, _meaning(argument)
-
-
-def _meaning(argument: Argument) -> str:
-    choices = argument.get_choices()
-    text = argument.parameter.help or ""
-    return f"{text} One of {', '.join(map(code, choices))}." if choices else text
+    return " ".join(map(code, argument.names)), shown, meaning(argument)

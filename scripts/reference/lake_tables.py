@@ -6,7 +6,7 @@ import json
 
 import pyarrow as pa
 
-from posthouse.pipeline.lake.lake import arrow_schema, declared_names, partition_columns
+from posthouse.pipeline.lake.lake import arrow_schema, declared_names
 from posthouse.pipeline.tables.catalog import BY_NAME
 from posthouse.pipeline.tables.columns import TABLE_COMMENTS
 from posthouse.pipeline.tables.declaration import RefreshMode
@@ -49,8 +49,6 @@ def _about(name: str) -> str:
     declared = BY_NAME.get(name)
     if declared is not None and declared.refresh is not RefreshMode.APPEND_FACTS:
         parts.append(f"Key: {', '.join(map(code, declared.keys))}.")
-    if columns := partition_columns(name):
-        parts.append(f"Partitioned by {', '.join(map(code, columns))}.")
     return " ".join(parts)
 
 

@@ -1,14 +1,15 @@
 """posthouse: durable messages, budgets and locks for teams of AI agents.
 
-Importing this package imports nothing else: each name loads its module when it is first used (PEP 562). That
-keeps SQLite, networking and cryptography out of processes that need a value only; a Spark worker with a second
-SQLite library in its process would lose rows. If you add a name: 1. `_HOMES`, 2. `__all__`, sorted, 3. the block
-for type checkers.
+Each name loads its module at first use; posthouse.lazy says how to add one. That keeps SQLite, networking and
+cryptography out of processes that need a value only; a Spark worker with a second SQLite library in its process would
+lose rows.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # importing typing would double the start-up time of the smallest commands
+from posthouse.lazy import attribute_loader
+
+TYPE_CHECKING = False  # see posthouse.lazy
 if TYPE_CHECKING:
     from posthouse.bus.bus import Bus
     from posthouse.bus.options import Retention
@@ -118,20 +119,9 @@ _HOMES = {
     "model.subjects": ("matches", "validate_subject"),
     "version": ("__version__",),
 }
-_HOME_OF = {name: f"posthouse.{home}" for home, names in _HOMES.items() for name in names}
-
 
 if not TYPE_CHECKING:  # a checker that saw it would accept any name
-
-    def __getattr__(name: str) -> object:
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module 'posthouse' has no attribute {name!r}")
-        from importlib import import_module
-
-        value: object = getattr(import_module(home), name)
-        globals()[name] = value
-        return value
+    __getattr__ = attribute_loader(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -23,7 +23,8 @@ from posthouse.model.errors import PosthouseError, error
 
 FILE_MODE = 0o600
 OPEN_TO_OTHERS = 0o077
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+#: Reasons of the system for a write that fits on no disk.
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _UNUSABLE_HINTS = {
     errno.EMFILE: "Let the process open more files: `ulimit -n 1024`. `posthouse doctor` shows the limit.",
     errno.ENFILE: "The machine has too many open files: end programs, or raise fs.file-max as root.",
@@ -33,7 +34,7 @@ _UNUSABLE_HINTS = {
 
 def unusable(path: str | os.PathLike[str], failure: OSError) -> PosthouseError:
     """Return the error for a file or directory that the operating system refuses, with a hint for its reason."""
-    if failure.errno in _NO_SPACE:
+    if failure.errno in NO_SPACE:
         return error("store_full", path=os.fspath(path), reason=failure.strerror)
     where = failure.filename if isinstance(failure.filename, str) else os.fspath(path)
     hint = _UNUSABLE_HINTS.get(failure.errno or 0)
@@ -125,7 +126,7 @@ def _store_full_if_no_space(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as failure:
-        if failure.errno not in _NO_SPACE:
+        if failure.errno not in NO_SPACE:
             raise
         raise unusable(path, failure) from failure
 

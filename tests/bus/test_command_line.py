@@ -131,6 +131,7 @@ def test_payload_is_json_or_text_and_never_guessed(line: BusLine, monkeypatch: p
         (("breakers", "reset", "no.one"), "endpoint_unknown", 1),
         (("tap", "a..b"), "subject_invalid", 1),
         (("tap", "--after", "nonsense"), "cursor_invalid", 1),
+        (("tap", "--after", "-" * 32), "cursor_reset", 1),
         (("req", "no.one", "1"), "request_undelivered", 1),
         (("top", "--once", "--interval", "0"), "usage", 2),
         (("pub",), "usage", 2),

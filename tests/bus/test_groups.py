@@ -16,6 +16,7 @@ from posthouse import Bus, Envelope
 from posthouse.bus import serving
 from posthouse.bus.data_directory import Instance, is_alive
 from posthouse.bus.running import RUNNING, RunGate, RunningHandler
+from posthouse.bus.settling import EndMessage
 from posthouse.model.clock import system_clock
 from posthouse.model.errors import PosthouseError
 from tests.bus.agent import Agent, ChildError
@@ -83,6 +84,41 @@ async def test_killed_process_of_a_group_loses_its_message_to_another_within_a_s
     assert await other.wait_handled(1) == ["precious"]
     (redelivered,) = of_type(house.root, "bus.redelivered")
     assert redelivered.decoded_body()["attempt"] == 1
+
+
+async def test_file_of_an_ended_message_goes_when_its_process_of_a_group_is_killed(house: House) -> None:
+    bus = await publisher(house)
+    dying = await worker(house, "hold")
+    await bus.publish("a.b", "done", from_="c")
+    await dying.wait_handled(1)
+    other = await worker(house)
+    await dying.ask("die_at_end")
+    dying.post("let_go")
+    await eventually(lambda: dying.process.returncode is not None)
+    await eventually(lambda: house.mailbox("a.b").depth == 0)
+    assert other.handled() == []
+    assert len(of_type(house.root, "bus.handled")) == 1
+    assert of_type(house.root, "bus.redelivered") == []
+
+
+async def test_rescan_of_a_group_removes_files_of_ended_messages_and_no_others(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever gave back the messages of a dead process was killed too."""
+    bus = await publisher(house)
+    await worker(house, "hold")
+    held = (await bus.publish("a.b", "held", from_="c")).message_id
+    await eventually(lambda: house.mailbox("a.b").cur)
+    got = Recorder()
+    await bus.subscribe("a.b", got, group="workers")
+    with monkeypatch.context() as killed:
+        killed.setattr(EndMessage, "on_committed", lambda _end: None)
+        await bus.publish("a.b", "done", from_="c")
+        await got.wait(1)
+        await eventually(lambda: of_type(house.root, "bus.handled"))
+    assert len(house.mailbox("a.b").cur) == 2
+    bus.session.servers.rescan()
+    await eventually(lambda: house.mailbox("a.b").cur == [held])
 
 
 async def test_stopped_process_keeps_its_message(house: House) -> None:

@@ -70,6 +70,12 @@ def run_script(text: str, path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (number - 1) & 1)
+
+
 def test_plain_script_registers_serves_asks_and_reads(tmp_path: Path) -> None:
     done = run_script(SCRIPT, tmp_path / "bus")
     assert (done.returncode, done.stderr) == (0, ""), done
@@ -89,6 +95,7 @@ async def test_server_runs_until_a_signal_and_closes_in_order(house: House, prog
     try:
         assert process.stdout is not None
         assert await asyncio.wait_for(process.stdout.readline(), DEADLINE_S * 2) == b"hello\n"
+        await eventually(lambda: catches(process.pid, signal.SIGTERM))  # a handler may run before serve() begins
         process.send_signal(number)
         rest, _ = await asyncio.wait_for(process.communicate(), DEADLINE_S * 2)
     finally:

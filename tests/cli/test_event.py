@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from posthouse.journal.cursor import Cursor
 from posthouse.model.codes.spec import Exit
 from tests.cli.command_line import CommandLine
 from tests.faults.relay_process import RelayProcess
@@ -103,6 +104,16 @@ def test_tail_continues_from_a_cursor(cli: CommandLine, node: str) -> None:
     cursor = cli("event", "query", "--author", node, "--limit", "1", "--json").value["cursor"]
     lines = cli("event", "tail", "--author", node, "--cursor", cursor, "--stored", "--json").out.splitlines()
     assert [json.loads(line)["content"] for line in lines] == ["b", "c"]
+
+
+@pytest.mark.parametrize("first", ["fb", "fbefbe"])  # cursors that begin with one hyphen and with four
+@pytest.mark.parametrize("command", [("query",), ("tail", "--stored"), ("address", "30000:{node}:d", "--history")])
+def test_cursor_may_begin_with_hyphens(cli: CommandLine, node: str, command: tuple[str, ...], first: str) -> None:
+    cursor = str(Cursor(first.ljust(32, "0"), 1))
+    assert cursor.startswith("-")
+    tokens = [token.format(node=node) for token in command]
+    refused = cli("event", *tokens, "--cursor", cursor, "--json")
+    assert refused.problem["code"] == "cursor_reset"
 
 
 def test_history_lists_all_versions_and_address_the_latest(cli: CommandLine, node: str) -> None:

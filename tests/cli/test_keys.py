@@ -87,3 +87,9 @@ def test_wrong_passphrase_has_its_own_error(cli: CommandLine, openssh_key: Path,
     passphrase.chmod(0o600)
     outcome = cli("keys", "import", str(openssh_key), "--passphrase-file", str(passphrase), "--json")
     assert outcome.problem["code"] == "passphrase_wrong"
+
+
+def test_node_id_alone_is_one_word(cli: CommandLine) -> None:
+    made = cli("keys", "new", "--json").value
+    assert cli("keys", "show", "--node").out == made["node"] + "\n"
+    assert cli("keys", "show", "--node", "--json").value == {"node": made["node"]}

@@ -1,4 +1,7 @@
-"""`posthouse lock` against a real relay, as processes."""
+"""`posthouse lock` against a real relay, as processes.
+
+Leases end when a test steps the clock of all processes, so that no lease ends because the machine is busy.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from typing import Any
 import pytest
 
 from tests.faults.relay_process import RelayProcess
+from tests.forked import Forked, run_forked
 
 PATIENCE_S = 60
-COMMAND = [sys.executable, "-m", "posthouse.cli.main", "lock"]
+LEASE_S = 30  # real seconds in which a holder is never late; a run ends its command a 25th of it after the lease
+COMMAND = ("posthouse.cli.main", "lock")
 
 
 class Shell:
@@ -26,15 +31,13 @@ class Shell:
 
     def __init__(self, relay: RelayProcess, home: Path) -> None:
         self.relay = relay
-        self.environ = os.environ | {"POSTHOUSE_HOME": str(home), "POSTHOUSE_CLIENT_RELAY": relay.url}
-        keys = [sys.executable, "-m", "posthouse.cli.main", "keys", "new"]
-        subprocess.run(keys, check=True, capture_output=True, timeout=PATIENCE_S, env=self.environ)
-        self._started: list[subprocess.Popen[str]] = []
+        self.environ = os.environ | relay.environ
+        self.environ |= {"POSTHOUSE_HOME": str(home), "POSTHOUSE_CLIENT_RELAY": relay.url}
+        run_forked("posthouse.cli.main", "keys", "new", timeout=PATIENCE_S, env=self.environ).check_returncode()
+        self._started: list[Forked] = []
 
-    def start(self, *tokens: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [*COMMAND, *tokens], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environ
-        )
+    def start(self, *tokens: str) -> Forked:
+        process = Forked(*COMMAND, *tokens, env=self.environ)
         self._started.append(process)
         return process
 
@@ -46,7 +49,7 @@ class Shell:
                 process.communicate(timeout=PATIENCE_S)
 
     def run(self, *tokens: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*COMMAND, *tokens], capture_output=True, text=True, timeout=PATIENCE_S, env=self.environ)
+        return run_forked(*COMMAND, *tokens, timeout=PATIENCE_S, env=self.environ)
 
     def value(self, *tokens: str) -> dict[str, Any]:
         """Return what a command answers as JSON."""
@@ -63,10 +66,32 @@ class Shell:
         return value
 
 
+class Clock:
+    """The clock that the relay and all commands share."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset_ns = 0
+
+    def step(self, seconds: int) -> None:
+        """Set it forward; its readers find the old time or the new one."""
+        self._offset_ns += seconds * 10**9
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps({"wall_offset_ns": self._offset_ns, "boot_offset_ns": self._offset_ns}))
+        new.rename(self.path)
+
+
 @pytest.fixture
-def relay(tmp_path: Path) -> Iterator[RelayProcess]:
-    with RelayProcess(tmp_path / "relay") as running:
-        yield running
+def clock(tmp_path: Path) -> Clock:
+    return Clock(tmp_path / "clock.json")
+
+
+@pytest.fixture
+def relay(tmp_path: Path, clock: Clock) -> Iterator[RelayProcess]:
+    relay = RelayProcess(tmp_path / "relay")
+    relay.environ["POSTHOUSE_TEST_CLOCK"] = str(clock.path)
+    with relay:
+        yield relay
 
 
 @pytest.fixture
@@ -165,7 +190,6 @@ def test_admin_breaks_a_lock_and_its_holder_can_no_longer_use_the_token(
 
 def test_watch_shows_the_lock_now_and_when_it_changes(alice: Shell, bob: Shell) -> None:
     watching = bob.start("watch", "db/main", "--count", "2", "--json")
-    assert watching.stdout is not None
     assert json.loads(watching.stdout.readline())["held"] is False
     owner = alice.value("acquire", "db/main")["owner"]
     rest, _ = watching.communicate(timeout=PATIENCE_S)
@@ -200,23 +224,30 @@ def test_run_does_not_start_its_command_when_the_lock_is_held(alice: Shell, bob:
     assert done.returncode == 1 and "held by" in done.stderr and not (tmp_path / "ran").exists()
 
 
-def test_run_holds_the_lock_for_longer_than_one_lease(alice: Shell, bob: Shell, tmp_path: Path) -> None:
-    running = alice.start("run", "deploy", "--lease-s", "1", "--", "sh", "-c", f"echo up >{tmp_path}/up; exec sleep 60")
+def test_run_holds_the_lock_for_longer_than_one_lease(alice: Shell, bob: Shell, clock: Clock, tmp_path: Path) -> None:
+    script = f"echo up >{tmp_path}/up; exec sleep 300"
+    running = alice.start("run", "deploy", "--lease-s", str(LEASE_S), "--", "sh", "-c", script)
     wait_for(tmp_path / "up")
-    refusal = bob.problem("acquire", "deploy", "--wait-s", "2.5")
-    assert refusal["code"] == "held"
+    for _ in range(2):  # each time past the moment of a renewal, together past the lease
+        clock.step(LEASE_S * 2 // 3)
+        while bob.value("inspect", "deploy")["remaining_ms"] < LEASE_S * 1000 // 2:
+            assert running.poll() is None
+    assert bob.problem("acquire", "deploy")["code"] == "held"
     running.send_signal(signal.SIGTERM)
     running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 128 + signal.SIGTERM
     assert bob.value("acquire", "deploy")["token"] == 2
 
 
-def test_run_ends_the_whole_command_when_the_lease_is_lost(relay: RelayProcess, alice: Shell, tmp_path: Path) -> None:
+def test_run_ends_the_whole_command_when_the_lease_is_lost(
+    relay: RelayProcess, alice: Shell, clock: Clock, tmp_path: Path
+) -> None:
     """The command ignores SIGTERM and has a child of its own: both must be gone."""
     script = f"trap '' TERM; sleep 300 & echo $$ $! >{tmp_path}/pids; wait; wait"
-    running = alice.start("run", "deploy", "--lease-s", "1.5", "--", "sh", "-c", script)
+    running = alice.start("run", "deploy", "--lease-s", str(LEASE_S), "--", "sh", "-c", script)
     pids = [int(pid) for pid in wait_for(tmp_path / "pids").split()]
     relay.kill()
+    clock.step(LEASE_S)
     _, errors = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 1 and "was lost" in errors
     for pid in pids:
@@ -224,13 +255,14 @@ def test_run_ends_the_whole_command_when_the_lease_is_lost(relay: RelayProcess, 
 
 
 def test_run_that_was_stopped_beyond_its_lease_ends_its_command_when_it_goes_on(
-    alice: Shell, bob: Shell, tmp_path: Path
+    alice: Shell, bob: Shell, clock: Clock, tmp_path: Path
 ) -> None:
     script = f"echo $$ >{tmp_path}/pid; exec sleep 300"
-    running = alice.start("run", "deploy", "--lease-s", "1", "--", "sh", "-c", script)
+    running = alice.start("run", "deploy", "--lease-s", str(LEASE_S), "--", "sh", "-c", script)
     pid = int(wait_for(tmp_path / "pid"))
     running.send_signal(signal.SIGSTOP)
-    assert bob.value("acquire", "deploy", "--wait-s", "30", "--lease-s", "60")["token"] == 2
+    clock.step(LEASE_S)
+    assert bob.value("acquire", "deploy", "--wait-s", "30", "--lease-s", "600")["token"] == 2
     assert is_running(pid)  # nothing can end it now: that is what the token is for
     running.send_signal(signal.SIGCONT)
     _, errors = running.communicate(timeout=PATIENCE_S)

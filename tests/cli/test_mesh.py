@@ -75,6 +75,42 @@ def test_access_rows_are_set_by_name_and_cleared(cli: CommandLine, mesh: str) ->
     assert [row["node"] for row in rows] == ["*"]
 
 
+def test_limits_are_set_one_by_one_shown_obeyed_and_removed(
+    cli: CommandLine, mesh: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTHOUSE_CLIENT_TIMEOUT_S", "1")  # so long does a command wait for room in the mesh
+    publish = ("event", "publish", "note", "--mesh", mesh, "--json")
+    assert cli(*publish).exit == 0
+    made = cli("mesh", "limits", mesh, "--max-events", "1", "--max-age", "90d", "--max-age", "1000-1002=30d", "--json")
+    ages = [(each["first_kind"], each["last_kind"], each["max_age_s"]) for each in made.value["own"]["max_age"]]
+    assert ages == [(1, 39_999, 90 * 86_400), (1_000, 1_002, 30 * 86_400)]
+    assert cli(*publish).problem["code"] == "mesh_full"
+    changed = cli("mesh", "limits", mesh, "--on-full", "drop_oldest", "--json").value["own"]
+    assert (changed["max_events"], changed["on_full"], len(changed["max_age"])) == (1, "drop_oldest", 2), "others stay"
+    assert cli(*publish).exit == 0
+    shown = cli("mesh", "limits", mesh).out
+    assert "max_events" in shown and "1000-1002=2592000s" in shown
+    left = cli("mesh", "limits", mesh, "--max-events", "none", "--max-age", "none", "--json").value["own"]
+    assert left == {"on_full": "drop_oldest"}
+    for mistake in (("--max-events", "0"), ("--max-events", "many"), ("--max-age", "a-b=30d"), ("--on-full", "burst")):
+        assert cli("mesh", "limits", mesh, *mistake).exit == Exit.USAGE, mistake
+    assert cli("mesh", "limits", mesh, "--allow", "--max-events", "9", "--json").problem["code"] == "right_missing"
+    assert cli("mesh", "limits", "nowhere", "--json").problem["code"] == "mesh_unknown"
+
+
+def test_usage_counts_what_a_mesh_has_stored_beside_its_limits(cli: CommandLine, mesh: str) -> None:
+    cli("mesh", "topics", mesh, "--create", "news")
+    cli("event", "publish", "note", "--mesh", mesh)
+    cli("mesh", "limits", mesh, "--max-events", "1000", "--max-members", "50")
+    used = cli("mesh", "usage", mesh, "--json").value
+    assert (used["events"], used["members"], used["topics"], used["state"]) == (1, 1, 1, "active")
+    assert used["bytes"] > 100
+    assert used["limits"] == {"max_events": 1_000, "max_members": 50}
+    rows = [line.split() for line in cli("mesh", "usage", mesh).out.splitlines()]
+    assert ["events", "1", "1000"] in rows and ["members", "1", "50"] in rows and ["topics", "1", "-"] in rows
+    assert cli("mesh", "usage", "nowhere", "--json").problem["code"] == "mesh_unknown"
+
+
 def test_fence_rule_is_set_listed_obeyed_and_removed(cli: CommandLine, mesh: str) -> None:
     made = cli("mesh", "rule", "set", mesh, "30000", "builds/{d}", "--prefix", "ci/", "--json").value
     assert made == {"mesh": mesh, "kind": 30_000, "d_prefix": "ci/", "resource": "builds/{d}"}
@@ -159,3 +195,28 @@ def test_names_of_files_of_the_daemon_are_no_names_of_meshes(cli: CommandLine, m
     ):
         assert cli(*words, "--json").problem["code"] == "mesh_name_reserved", words
     assert not (cli.home / "daemon" / name).exists()
+
+
+def test_new_key_of_a_member_waits_until_it_is_approved_by_name(
+    cli: CommandLine, relay: RelayProcess, mesh: str, tmp_path: Path
+) -> None:
+    key_file, bob = str(tmp_path / "bob.json"), ("--key-file", str(tmp_path / "bob.json"))
+    former = cli("keys", "new", *bob, "--json").value["node"]
+    cli("mesh", "members", mesh, "--add", former, "--name", "bob")
+    assert (
+        cli("mesh", "rotations", mesh).out == f"new keys of members of {mesh} have their rights at once\nno key waits\n"
+    )
+    assert cli("mesh", "rotations", mesh, "--require", "--json").value["required"] is True
+    assert cli("keys", "rotate", "--key-file", key_file, "--relay", relay.url).exit == 0
+    publish = ("event", "publish", "hello", "--mesh", mesh, *bob, "--json")
+    problem = cli(*publish).problem
+    assert problem["code"] == "key_not_approved" and f"mesh rotations {mesh} --approve" in problem["hint"]
+    (waiting,) = cli("mesh", "rotations", mesh, "--json").value["waiting"]
+    assert (waiting["name"], waiting["former"]) == ("bob", former)
+    shown = cli("mesh", "rotations", mesh).out.splitlines()
+    assert shown[1].split()[:2] == ["name", "role"] and shown[2].split()[:3] == ["bob", "member", waiting["node"]]
+    assert cli("mesh", "rotations", mesh, "--approve", "alice", "--json").problem["code"] == "rotation_not_waiting"
+    both = cli("mesh", "rotations", mesh, "--approve", "bob", "--refuse", "bob", "--json")
+    assert both.problem["code"] == "value_invalid"
+    assert cli("mesh", "rotations", mesh, "--approve", "bob", "--json").value["waiting"] == []
+    assert cli(*publish).exit == 0

@@ -42,7 +42,7 @@ class Team:
         return self._run(member, *tokens).out
 
     def _run(self, member: str, *tokens: str) -> Outcome:
-        place = ("--mesh", self.mesh) if tokens[0] in ("message", "queue") else ()
+        place = ("--mesh", self.mesh) if tokens[0] in ("send", "inbox", "message", "queue") else ()
         outcome = self._cli(*tokens, "--key-file", str(self.files[member]), *place)
         assert outcome.exit == Exit.OK, outcome.err
         return outcome
@@ -55,11 +55,11 @@ def team(cli: CommandLine, relay: RelayProcess, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_message_is_sent_received_confirmed_and_shown(team: Team) -> None:
-    sent = team.value("alice", "message", "send", "bob", "the build is green", "--meta", '{"run": 7}')
+    sent = team.value("alice", "send", "--direct", "bob", "the build is green", "--meta", '{"run": 7}')
     assert (sent["duplicate"], sent["not_queued"]) == (False, [])
     before = team.value("alice", "message", "show", str(sent["id"]))
     assert [each["state"] for each in before["deliveries"]] == ["queued"]
-    got = team.value("bob", "message", "receive", "--count", "1")
+    got = team.value("bob", "inbox", "--direct", "--count", "1")
     assert (got["body"], got["sender"], got["was_stored"]) == ("the build is green", team.nodes["alice"], True)
     assert got["meta"] == {"run": 7}
     after = team.value("alice", "message", "show", str(sent["id"]))
@@ -69,22 +69,47 @@ def test_message_is_sent_received_confirmed_and_shown(team: Team) -> None:
 def test_topic_message_with_its_own_id_is_stored_once(team: Team) -> None:
     team.value("alice", "mesh", "topics", team.mesh, "--create", "alerts")
     team.value("bob", "mesh", "subscriptions", team.mesh, "--add", "alerts")
-    first = team.value("alice", "message", "send", "#alerts", "full", "--id", "c-1")
-    second = team.value("alice", "message", "send", "#alerts", "full", "--id", "c-1")
+    first = team.value("alice", "send", "--direct", "#alerts", "full", "--id", "c-1")
+    second = team.value("alice", "send", "--direct", "#alerts", "full", "--id", "c-1")
     assert (second["duplicate"], second["id"]) == (True, first["id"])
-    assert team.value("bob", "message", "receive", "--count", "1")["topic"] == "alerts"
+    assert team.value("bob", "inbox", "--direct", "--count", "1")["topic"] == "alerts"
+
+
+def test_former_names_still_work_and_tell_people_the_new_ones(team: Team, cli: CommandLine) -> None:
+    place = ("--mesh", team.mesh, "--key-file")
+    sent = cli("message", "send", "bob", "hello", *place, str(team.files["alice"]))
+    assert (sent.exit, "`posthouse send --direct` now" in sent.err) == (0, True)
+    got = cli("message", "receive", "--count", "1", *place, str(team.files["bob"]), "--json")
+    assert (got.value["body"], got.err) == ("hello", "")
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        ("send", "bob", "hello", "--unsealed"),
+        ("send", "bob", "hello", "--direct", "--agent", "claude"),
+        ("inbox", "--direct", "--from", "alice"),
+        ("inbox", "--count", "1"),
+        ("inbox", "--relay", "127.0.0.1:7420"),
+    ],
+)
+def test_options_that_need_or_exclude_direct_are_refused_without_contacting_anything(
+    tokens: tuple[str, ...], cli: CommandLine
+) -> None:
+    refused = cli(*tokens)
+    assert (refused.exit, "--direct" in refused.err) == (Exit.USAGE, True)
 
 
 def test_peeking_leaves_the_message_in_its_queue(team: Team) -> None:
-    sent = team.value("alice", "message", "send", "bob", "still here")
+    sent = team.value("alice", "send", "--direct", "bob", "still here")
     for _ in range(2):
-        assert team.value("bob", "message", "receive", "--peek", "--count", "1")["id"] == sent["id"]
+        assert team.value("bob", "inbox", "--direct", "--peek", "--count", "1")["id"] == sent["id"]
     (queue,) = team.value("alice", "queue", "ls")["queues"]
     assert (queue["recipient"], queue["depth"]) == (team.nodes["bob"], 1)
 
 
 def test_operator_sees_purges_and_requeues(team: Team, cli: CommandLine) -> None:
-    ids = [str(team.value("alice", "message", "send", "bob", text)["id"]) for text in ("one", "two", "three")]
+    ids = [str(team.value("alice", "send", "--direct", "bob", text)["id"]) for text in ("one", "two", "three")]
     rows = team.value("alice", "queue", "show", "bob")["rows"]
     assert [row["id"] for row in rows] == ids
     assert team.value("alice", "queue", "purge", "bob", "--id", ids[0])["purged"] == [ids[0]]
@@ -99,16 +124,16 @@ def test_message_that_cannot_be_opened_is_rejected_parked_and_requeued(team: Tea
     tags = ["--tag", f"p={team.nodes['bob']}", "--tag", "c=1", "--tag", "enc=box"]
     place = ["--mesh", team.mesh, "--key-file", str(team.files["alice"]), "--json"]
     sent = cli("event", "publish", "AAAA", "--kind", "1000", *tags, *place).value
-    got = team.value("bob", "message", "receive", "--count", "1")
+    got = team.value("bob", "inbox", "--direct", "--count", "1")
     assert "body" not in got and got["error"]
     (row,) = team.value("alice", "queue", "dead")["rows"]
     assert (row["id"], row["state"], row["reason"]) == (sent["id"], "rejected", got["error"])
     assert team.value("alice", "queue", "requeue", "bob", "--id", sent["id"])["requeued"] == [sent["id"]]
-    assert team.value("bob", "message", "receive", "--count", "1")["id"] == sent["id"]
+    assert team.value("bob", "inbox", "--direct", "--count", "1")["id"] == sent["id"]
 
 
 def test_people_see_tables_without_content(team: Team, cli: CommandLine) -> None:
-    sent = team.value("alice", "message", "send", "bob", "secret words", "--unsealed")
+    sent = team.value("alice", "send", "--direct", "bob", "secret words", "--unsealed")
     place = ("--mesh", team.mesh, "--key-file", str(team.files["alice"]))
     shown = cli("message", "show", str(sent["id"]), *place).out
     assert "queued" in shown and team.nodes["bob"] in shown
@@ -120,11 +145,11 @@ def test_people_see_tables_without_content(team: Team, cli: CommandLine) -> None
 @pytest.mark.parametrize(
     ("tokens", "code"),
     [
-        (("message", "send", "nobody", "hello"), "member_name_unknown"),
-        (("message", "send", "#nowhere", "hello"), "topic_unknown"),
+        (("send", "--direct", "nobody", "hello"), "member_name_unknown"),
+        (("send", "--direct", "#nowhere", "hello"), "topic_unknown"),
         (("message", "show", "12"), "id_invalid"),
         (("message", "show", "0" * 64), "message_unknown"),
-        (("message", "send", "bob", "hello", "--meta", "[1]"), "usage"),
+        (("send", "--direct", "bob", "hello", "--meta", "[1]"), "usage"),
     ],
 )
 def test_invalid_request_is_refused_with_its_code(
@@ -137,8 +162,8 @@ def test_invalid_request_is_refused_with_its_code(
 
 def test_body_of_several_lines_is_received_as_one_line(team: Team) -> None:
     body = "done\n999  boss      pay the invoice\x1b[2J\x9b1m"
-    team.value("alice", "message", "send", "bob", body)
-    shown = team.text("bob", "message", "receive", "--count", "1")
+    team.value("alice", "send", "--direct", "bob", body)
+    shown = team.text("bob", "inbox", "--direct", "--count", "1")
     assert len(shown.splitlines()) == 1
     assert shown.rstrip("\n").isprintable()
     assert "done\\n999  boss" in shown

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import io
 import json
 from pathlib import Path
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Group as RichGroup
 
 from posthouse.cli.output import Output, indented, one_line, show, table, visible, write_json
+from tests.cli.command_line import CommandLine
 
 
 def test_json_output_is_one_line_with_paths_as_text() -> None:
@@ -89,3 +91,35 @@ def test_notes_go_to_people_only(capsys: pytest.CaptureFixture[str]) -> None:
     Output(json=True).note("working")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "working\n")
+
+
+def test_csv_has_the_columns_of_the_table_once_and_quotes_what_needs_it(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output(form="csv")
+    output.result({"items": []}, table(("id", "text"), [("1", 'says "hi", twice\nand leaves\x1b[2J')]))
+    output.result({"items": []}, table(("id", "text"), [("2", "plain")]))
+    output.note("a note")
+    captured = capsys.readouterr()
+    rows = list(csv.reader(io.StringIO(captured.out)))
+    assert rows == [["id", "text"], ["1", 'says "hi", twice\nand leaves\\x1b[2J'], ["2", "plain"]]
+    assert captured.err == "a note\n"
+
+
+def test_csv_of_a_result_without_a_table_is_its_value_in_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(form="csv").result({"id": "a", "seq": 7, "tags": ["x"], "file": Path("/b"), "none": None}, "a  7")
+    assert capsys.readouterr().out == 'id,seq,tags,file,none\na,7,"[""x""]",/b,\n'
+
+
+def test_csv_finds_the_table_below_a_heading_and_parts_two_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output(form="csv")
+    output.result(None, RichGroup("a heading", table(("a",), [("1",)])))
+    output.result(None, table(("b",), [("2",)]))
+    assert capsys.readouterr().out == "a\n1\n\nb\n2\n"
+
+
+def test_output_json_is_the_long_form_of_json_for_results_and_errors(cli: CommandLine) -> None:
+    assert cli("version", "--output", "json").value == cli("version", "--json").value
+    assert cli("keys", "show", "--output=json").problem["code"] == "key_file_missing"
+    assert cli("version", "--output", "csv").out.splitlines()[0] == "posthouse,python"
+    assert cli("version", "--output", "yaml").exit == 2
+    refused = cli("version", "--json", "--output", "csv")
+    assert (refused.exit, "exclude each other" in refused.err) == (2, True)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from posthouse.cli import pipeline_run
+from posthouse.cli.output import Output
+from posthouse.cli.pipeline_options import PipelineOptions
 from posthouse.model.codes.spec import Exit
-from posthouse.model.errors import PosthouseError
+from posthouse.model.errors import PosthouseError, error
 from posthouse.pipeline.connector.source_access import parse_sources
 from tests.cli.command_line import CommandLine
 
@@ -76,3 +82,25 @@ def test_directory_stands_for_every_store_below_it(tmp_path: Path) -> None:
     with pytest.raises(PosthouseError) as refused:
         parse_sources([str(tmp_path / "empty")])
     assert refused.value.code == "source_invalid" and "below" in str(refused.value)
+
+
+def test_repeated_run_goes_on_after_a_failure_that_may_pass(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The third run ends the command, as a service manager does; only the runs themselves are replaced."""
+    runs: list[int] = []
+
+    def run_once(*_given: object, **_options: object) -> None:
+        runs.append(len(runs))
+        if len(runs) == 2:
+            raise error("source_behind", url="follower.db", reason="it ends at record 3")
+        if len(runs) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(pipeline_run, "run_once", run_once)
+    monkeypatch.setattr(pipeline_run, "open_sources", lambda _options: [])
+    monkeypatch.setattr(pipeline_run, "parse_duration", lambda _text: 0.01)
+    monkeypatch.setattr(PipelineOptions, "session", lambda _self: SimpleNamespace(stop=lambda: None))
+    pipeline_run.run(every="1s", output=Output(json=True))
+    assert len(runs) >= 3
+    assert '"code":"source_behind"' in capsys.readouterr().err

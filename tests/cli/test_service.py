@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import plistlib
 import shutil
 import subprocess
@@ -80,6 +81,24 @@ def test_launchd_agent_rests_after_an_identity_error_and_comes_back_after_others
     assert (agent["Label"], agent["EnvironmentVariables"]) == ("posthouse-daemon-m", {"A": "b"})
 
 
+def test_launchd_agent_passes_its_end_on_to_the_server_and_waits_for_it(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    server = (
+        "import signal, sys, pathlib\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path({str(ended)!r}).write_text('') or 0))\n"
+        "print('ready', flush=True)\n"
+        "signal.pause()\n"
+    )
+    service = ServiceDefinition("posthouse-relay", "a relay", (sys.executable, "-c", server), (tmp_path,), {})
+    command = plistlib.loads(launchd_plist(service).encode())["ProgramArguments"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == b"ready\n"
+        agent.terminate()
+        assert agent.wait(60) == 0
+    assert ended.exists()
+
+
 def test_each_system_has_its_service_directory_and_others_are_refused(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
     assert service_file("x", environ, "darwin") == tmp_path / "Library" / "LaunchAgents" / "x.plist"
@@ -87,6 +106,22 @@ def test_each_system_has_its_service_directory_and_others_are_refused(tmp_path: 
     with pytest.raises(PosthouseError) as caught:
         service_file("x", environ, "plan9")
     assert caught.value.code == "service_unsupported"
+
+
+def test_on_macos_the_services_are_launchd_agents_and_the_notes_name_launchctl(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for server in ("daemon", "relay"):
+        written = cli(server, "install-service")
+        path = Path(written.out.split()[1])
+        assert path.parent == tmp_path / "Library" / "LaunchAgents"
+        command = plistlib.loads(path.read_bytes())["ProgramArguments"]
+        assert [word for word in command if word in (server, "up")] == [server, "up"]
+        assert f"launchctl bootstrap gui/{os.getuid()} {path}" in written.err
+        assert "launchctl bootout gui/" in cli(server, "uninstall-service").err
+        assert not path.exists()
 
 
 def test_uninstalled_unit_is_gone_and_another_mesh_stays(cli: CommandLine, config: Path) -> None:

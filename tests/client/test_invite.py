@@ -17,6 +17,20 @@ def test_invite_is_read_and_written_back_unchanged() -> None:
     assert str(invite) == TEXT
 
 
+def test_invite_may_have_several_addresses_of_one_relay() -> None:
+    text = TEXT.replace("relay.example:7420", "relay.example:7420,[2001:db8::1]:7421")
+    invite = parse_invite(text)
+    assert str(invite.url) == "https://relay.example:7420,https://[2001:db8::1]:7421"
+    assert str(invite) == text
+
+
+def test_certificate_of_an_invite_is_that_of_all_its_addresses() -> None:
+    text = TEXT.replace("relay.example:7420", "127.0.0.1:7420,localhost:7421") + f"&tls=sha256:{'0' * 64}"
+    invite = parse_invite(text)
+    assert str(invite.url) == "https://127.0.0.1:7420,https://localhost:7421"
+    assert str(invite) == text
+
+
 def test_code_does_not_show_in_repr() -> None:
     assert "Zk3_-x" not in repr(parse_invite(TEXT))
 
@@ -34,6 +48,8 @@ def test_code_does_not_show_in_repr() -> None:
         TEXT.replace(RELAY, RELAY.upper()),
         TEXT.replace("relay.example:7420", ""),
         TEXT.replace("relay.example:7420", "relay.example:99999999"),
+        TEXT.replace("relay.example:7420", "relay.example:7420,"),
+        TEXT.replace("relay.example:7420", "relay.example:7420,localhost:7421"),
     ],
 )
 def test_malformed_invite_is_refused_and_the_error_hides_its_code(text: str) -> None:

@@ -10,9 +10,12 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from posthouse.bus.bus import Bus
+from posthouse.cli.trace import bus_steps
 from posthouse.client import Client, Published
 from posthouse.client.daemon import AsyncDaemonClient, DaemonAddress
 from posthouse.console.console_server import ConsoleServer
@@ -21,9 +24,11 @@ from posthouse.keys import NodeKey
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
+from posthouse.model.node import node_hex
 from tests.client.house import ADMIN, House, open_house
 from tests.client.waiting import take
 from tests.daemon.hosts import AgentProgram, Host, eventually, host_at
+from tests.relay.webhooks.receivers import LOOPBACK
 
 READER_KEY = NodeKey(b"r" * 32)  # a host that answers nothing
 AGENTS = {
@@ -62,6 +67,8 @@ class Team:
     agents: dict[str, AgentProgram] = field(default_factory=dict)
     consoles: list[ConsoleServer] = field(default_factory=list)
     admin: Client | None = None
+    #: of atlas
+    bus: Bus | None = None
 
     @asynccontextmanager
     async def console(
@@ -71,6 +78,7 @@ class Team:
         daemon = AsyncDaemonClient(DaemonAddress(self.hosts[host].settings.directory), agent="")
         relay = self.house.client(key or self.hosts[host].mesh.key)
         upstream = Upstream(daemon, relay, clock or system_clock(), **options)
+        upstream.find_bus_steps = partial(bus_steps, _bus_folder(self.folder))
         server = ConsoleServer(upstream, clock or system_clock())
         await server.start()
         try:
@@ -93,9 +101,15 @@ class Team:
 async def demo_team(folder: Path) -> AsyncIterator[Team]:
     """Run the team until the end of the block."""
     async with AsyncExitStack() as stack:
-        house = await stack.enter_async_context(open_house(folder))
-        hosts = {name: await stack.enter_async_context(host_at(house, name, tcp="off")) for name in AGENTS}
-        team = Team(folder, house, hosts)
+        house = await stack.enter_async_context(open_house(folder, sending=LOOPBACK))
+        bus = await stack.enter_async_context(Bus(_bus_folder(folder)))
+        hosts = {
+            name: await stack.enter_async_context(
+                host_at(house, name, tcp="off", bus_dir=_bus_folder(folder) if name == "atlas" else None)
+            )
+            for name in AGENTS
+        }
+        team = Team(folder, house, hosts, bus=bus)
         team.admin = house.client(ADMIN)
         await team.admin.meshes.add_member("main", ADMIN.node, "operator", "admin")
         for name, host in hosts.items():
@@ -108,6 +122,10 @@ async def demo_team(folder: Path) -> AsyncIterator[Team]:
         await _take_locks(team)
         yield team
         await team.admin.close()
+
+
+def _bus_folder(folder: Path) -> Path:
+    return folder / "atlas-bus"
 
 
 async def _add_agents(team: Team) -> None:
@@ -135,9 +153,22 @@ async def _talk(team: Team) -> None:
             lambda bodies, text=text: text in bodies,  # type: ignore[misc]
         )
     await team.say("planner", "#releases", "2.4.0 is planned for today, 16:00 UTC")
+    await _talk_from_the_bus(team)
     await team.hosts["atlas"].mesh.uplink.wait_sending()
     for name in ("planner", "builder", "tester"):
         await team.program(name).post("/v1/inbox/seen", all=True)
+
+
+FROM_THE_BUS = "Can you repeat the smoke test of 2.4.0-rc1?"
+
+
+async def _talk_from_the_bus(team: Team) -> None:
+    """Let the builder's program, which only knows the bus of its host, write to an agent of another host."""
+    assert team.bus is not None
+    await team.bus.register_endpoint("agents.builder")
+    subject = f"mesh.main.out.dm.{node_hex(team.hosts['borealis'].node)}.tester"
+    await team.bus.publish(subject, {"content": FROM_THE_BUS}, from_="agents.builder")
+    await eventually(team.program("tester").bodies, lambda bodies: FROM_THE_BUS in bodies)
 
 
 async def _fill_queues(team: Team) -> None:
@@ -148,15 +179,15 @@ async def _fill_queues(team: Team) -> None:
         [delivery] = await take(mailbox, 1)
         assert await mailbox.reject(delivery, "unknown schema version 1")
     await reader.close()
-    for number in range(3):
-        await team.say("builder", "cassini", f"artifact {number} is ready")
+    for part in ("image", "manifest", "checksums"):
+        await team.say("builder", "cassini", f"Please archive the {part} of 2.4.0-rc1")
     host = team.hosts["atlas"]
     submit = host.mesh.drain._submit
 
     async def refuse(events: Sequence[Event]) -> list[Published | PosthouseError]:
         return [error("message_malformed", reason="the topic is archived")] * len(events)
 
-    await host.until_status(await team.say("builder", "cassini", "artifact 3 is ready"), "done")
+    await host.until_status(await team.say("builder", "cassini", "Please archive the notes of 2.4.0-rc1"), "done")
     host.mesh.drain._submit = refuse
     await host.until_status(await team.say("planner", "#releases", "Notes for 2.3.9"), "dead")
     host.mesh.drain._submit = submit
@@ -171,10 +202,10 @@ async def _take_locks(team: Team) -> None:
     task = asyncio.get_running_loop().create_task(waiting)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     await team.program("tester").post("/v1/locks/acquire", resource="board/two", lease_ms=300_000)
-    path = team.folder / "work" / "retry.py"
-    path.parent.mkdir()
-    path.write_text("")
+    for agent, resource in (("docs", "handbook"), ("tester", "board/one"), ("planner", "release/notes")):
+        held = await team.program(agent).post("/v1/locks/acquire", resource=resource, lease_ms=60_000)
+        await team.program(agent).post("/v1/locks/release", resource=resource, token=held["token"])
     said = await team.program("reviewer").post(
-        "/v1/reservations", paths=[str(path)], for_s=1_800, note="reading the retry logic"
+        "/v1/reservations", paths=["/srv/shop/payments/retry.py"], for_s=1_800, note="reading the retry logic"
     )
     assert said.status == 201, said.body

@@ -48,7 +48,7 @@ async def test_the_command_serves_without_a_daemon_and_ends_with_ctrl_c(tmp_path
         home = make_home(tmp_path)
         async with started(home, "--relay", house.url) as (process, said):
             page = await content(said, "/data/team")
-            assert "daemon" in page and "No messages in the last hour." in page
+            assert "daemon" in page and "No messages between agents in the last hour." in page
             assert "Every queue is empty." in await content(said, "/data/queues")
             process.send_signal(signal.SIGINT)
             async with asyncio.timeout(PATIENCE_S):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from posthouse.client.daemon.local_api import Participant, ThreadMessage, ThreadSummary
-from posthouse.console.metric_samples import Series
+from posthouse.client.metric_samples import Series
 from posthouse.console.pictures import GRAPH_HEIGHT, GRAPH_WIDTH, Vertex, draw_graph, draw_spark
 from posthouse.console.rendering import Renderer, plain, seconds
 from posthouse.console.team_page import Party, waiting_parties
@@ -23,7 +23,7 @@ def thread(first: Party, author: Party, reader: Party, at: str = "2026-01-01T00:
 
 def test_an_agent_waits_if_it_began_the_thread_and_has_the_last_word() -> None:
     earlier = "2025-12-31T00:00:00.000Z"
-    waits = waiting_parties([thread(ANN, ANN, ZOE), thread(BEN, BEN, ANN, earlier)])
+    waits = waiting_parties([thread(ANN, ANN, ZOE), thread(BEN, BEN, ANN, earlier)], {})
     assert [(each.party, each.on) for each in waits] == [(BEN, ANN), (ANN, ZOE)]
     over = [
         thread(ANN, BEN, ANN),  # an answer
@@ -32,8 +32,12 @@ def test_an_agent_waits_if_it_began_the_thread_and_has_the_last_word() -> None:
         thread(ANN, ANN, ZOE, state="dead"),
         thread(ANN, ANN, Party("#topic")),
         thread(ANN, ANN, ANN),
+        thread(Party("n1"), Party("n1"), ANN, expects_answer=False),  # a notice of the host
     ]
-    assert waiting_parties(over) == []
+    assert waiting_parties(over, {}) == []
+    asked = [thread(ANN, ANN, ZOE, state="sent")]
+    assert len(waiting_parties(asked, {"m": "sent"})) == 1
+    assert [each for each in ("rejected", "dead", "expired") if waiting_parties(asked, {"m": each})] == []
 
 
 def test_rates_survive_a_restart_of_the_relay_and_quantiles_come_from_buckets() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +13,22 @@ import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from posthouse.client.metric_samples import Series
 from posthouse.console.access import LINK_TTL_S
 from posthouse.console.console_server import ConsoleServer
 from posthouse.console.live_feed import LiveFeed
-from posthouse.model.clock import FakeClock
+from posthouse.journal.read import read_after
+from posthouse.model.api import ClusterRelay, ClusterState
+from posthouse.model.clock import FakeClock, system_clock
+from posthouse.model.limits import DAY_S, KIB
+from posthouse.model.mesh_limits import AgeLimit, MeshLimits, OnFull
+from posthouse.pipeline.audit.finding import Finding, LastAudit, read_last_audit, save_last_audit
 from tests.console.browsing import PATIENCE_MS, Visit, visit
-from tests.console.demo_team import READER_KEY, Team, demo_team
+from tests.console.demo_team import FROM_THE_BUS, READER_KEY, Team, demo_team
 from tests.daemon.hosts import eventually
+from tests.daemon.test_inbox import item
 from tests.daemon.test_requeue import dead_row
+from tests.relay.webhooks.receivers import receiving
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -68,27 +78,203 @@ PAGES = {
     "/conversations": ("Build 2.4.0 from the release branch", "planner@atlas", "calls left"),
     "/queues": ("cassini", "unknown schema version 1", "the topic is archived"),
     "/locks": ("deploy/production", "builder@atlas", "reading the retry logic", "acquired"),
-    "/live": ("#releases", "message", "profile"),
+    "/live": ("planner@atlas", "message", "an answer"),
     "/health": ("connected", "dead letters", "Refused events"),
 }
 
 
+PICTURES = Path(__file__).parents[2] / "docs" / "images"
+#: `POSTHOUSE_PICTURES=docs/images` takes the pictures of the documentation again
+KEPT_PICTURES = os.environ.get("POSTHOUSE_PICTURES")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_every_page_shows_the_team_and_is_accessible(
-    browser: Browser, team: Team, console: ConsoleServer, scheme: str
+async def test_every_page_shows_the_team_is_accessible_and_has_a_picture_in_docs(
+    browser: Browser, team: Team, console: ConsoleServer, scheme: str, tmp_path: Path
 ) -> None:
-    thread = (await console.context.upstream.daemon.threads(limit=100))[-1]
-    paths = PAGES | {
-        f"/conversations/{thread.id}": (thread.subject, "Your answer"),
-        f"/messages/{thread.id}": ("Timeline", "accepted"),
+    assert team.admin is not None
+    threads = await console.context.upstream.daemon.threads(limit=100)
+    by_subject = {each.subject: each.id for each in threads}
+    subject = "Build 2.4.0 from the release branch"
+    pages = {path[1:]: (path, words) for path, words in PAGES.items()} | {
+        "conversation": (f"/conversations/{by_subject[subject]}", (subject, "Your answer", "Budget left")),
+        "message": (f"/messages/{by_subject[FROM_THE_BUS]}", ("Timeline", "accepted")),
     }
-    await eventually(_asked(console.context.upstream.samples.relay.samples), bool)
+    folder = tmp_path if KEPT_PICTURES is None or scheme == "dark" else Path(KEPT_PICTURES)
+    limits = MeshLimits(max_events=400, max_bytes=512 * KIB, max_age=(AgeLimit(1, 9_999, 90 * DAY_S),))
+    await team.admin.meshes.set_limits("main", limits)
+    await draw_curves(team, console, 60 if KEPT_PICTURES else 2)
     async with visit(browser, console, color_scheme=scheme) as person:
-        for path, words in paths.items():
+        for name, (path, words) in pages.items():
             await person.open(path)
             text = await person.text()
             assert [each for each in words if each not in text] == [], (path, text)
+            await person.page.wait_for_selector("#stream[data-state=on]")
+            await person.page.screenshot(path=folder / f"console-{name}.png", full_page=name == "health")
             assert await person.violations() == [], path
+    await team.admin.meshes.set_limits("main", MeshLimits())
+    assert {each.name for each in PICTURES.glob("console-*.png")} == {f"console-{name}.png" for name in pages}
+
+
+async def draw_curves(team: Team, console: ConsoleServer, samples: int) -> None:
+    """Let agents talk, now more and now less, while the console takes samples of metrics."""
+    taken = console.context.upstream.samples.relay.samples
+    threads = await console.context.upstream.daemon.threads(limit=100)
+    asked = next(each.last.message_id for each in threads if each.subject.startswith("Can you run"))
+    for number in range(samples):
+        for _ in range(number % 5 if number % 12 < 8 else 0):
+            await team.say("tester", "planner@atlas", f"Board two: {number * 7} of 412 tests passed", asked)
+        newest_s = taken[-1][0] if taken else 0.0
+        await eventually(_asked(taken), lambda found, newest_s=newest_s: bool(found) and found[-1][0] > newest_s)  # type: ignore[misc]
+
+
+async def test_team_lists_agents_that_asked_as_waiting_and_nothing_that_will_never_be_answered(
+    browser: Browser, team: Team, console: ConsoleServer
+) -> None:
+    await eventually(team.program("planner").bodies, lambda found: any("will not arrive" in b for b in found))
+    withdrawn = await team.say("planner", "reviewer@atlas", "Is it too late?")
+    async with visit(browser, console) as person:
+        await person.open("/team")
+        await person.says("Please look at the change of the retry logic", "#waiting")
+        await person.says("Is it too late?", "#waiting")
+        await team.program("planner").post("/v1/messages/withdraw", id=withdrawn)
+        await person.open("/team")
+        waiting = await person.page.inner_text("#waiting")
+        assert "will not arrive" not in waiting and "Is it too late?" not in waiting
+        assert "The nightly report" not in waiting, "its reader rejected it"
+        await person.open("/conversations")
+        threads = await person.page.eval_on_selector_all("#threads li", "all => all.map((each) => each.innerText)")
+        assert ["rejected" in each for each in threads if "nightly" in each] == [True]
+
+
+BAR_ENDS = "all => all.map((bar) => bar.getBBox()).map((box) => [box.x, box.x + box.width])"
+
+
+async def test_the_path_of_a_message_begins_on_the_bus_of_its_host(
+    browser: Browser, team: Team, console: ConsoleServer
+) -> None:
+    threads = await console.context.upstream.daemon.threads(limit=100)
+    message = next(each for each in threads if each.subject == FROM_THE_BUS)
+    async with visit(browser, console) as person:
+        await person.open(f"/messages/{message.id}")
+        lanes = await person.page.eval_on_selector_all(".timeline .lane", "all => all.map((each) => each.innerText)")
+        assert lanes[:2] == ["bus", "outbox"] and {"bus", "outbox", "relay"} <= set(lanes)
+        await person.says("published to mesh.main.out.", "#timeline")
+        bars = await person.page.eval_on_selector_all(".track rect", BAR_ENDS)
+        assert len(bars) == len(lanes) and all(0 <= start < end <= 100.1 for start, end in bars)
+
+
+async def test_live_shows_mail_between_agents_of_one_host(browser: Browser, team: Team, console: ConsoleServer) -> None:
+    async with visit(browser, console) as person:
+        await person.open("/live?source=daemon&kind=message&text=reviewer")
+        await person.page.wait_for_selector("#stream[data-state=on]")
+        await team.say("builder", "reviewer@atlas", "between ourselves")
+        await person.says("builder@atlas")
+        assert "between ourselves" not in await person.text()
+
+
+async def test_health_shows_webhooks_and_which_of_them_need_attention(
+    browser: Browser, team: Team, console: ConsoleServer
+) -> None:
+    assert team.admin is not None
+    webhooks = team.admin.webhooks
+    async with receiving() as receiver, visit(browser, console) as person:
+        await person.open("/health")
+        assert await person.page.query_selector("#webhooks") is None
+        receiver.answer = lambda _request: 410
+        added = await webhooks.add("main", f"{receiver.url}/secret-path")
+        try:
+            await team.admin.publish("for the webhook", kind=1)
+            await eventually(lambda: webhooks.get(added.webhook.id), lambda found: found.webhook.state == "ended")
+            await person.open("/health")
+            await person.says("ended", "#webhooks")
+            await person.says("The webhook to 127.0.0.1 is ended", "#warnings")
+            assert "secret-path" not in await person.page.content()
+            assert await person.violations() == []
+        finally:
+            await webhooks.remove(added.webhook.id)
+
+
+async def test_health_shows_what_the_last_audit_found(browser: Browser, console: ConsoleServer, tmp_path: Path) -> None:
+    upstream, now_ns = console.context.upstream, system_clock().wall_ns()
+    upstream.read_last_audit = lambda: read_last_audit(tmp_path)
+    try:
+        async with visit(browser, console) as person:
+            await person.open("/health")
+            assert "Audit of the history" not in await person.text()
+            save_last_audit(tmp_path, LastAudit(now_ns, 1_200, 340, {}, []))
+            await person.open("/health")
+            await person.says("1,200 records and 340 events were checked: no findings.")
+            finding = Finding("seq_gap", "relay", "e1", HOSTILE, 12, "records 12 to 14 are missing")
+            save_last_audit(tmp_path, LastAudit(now_ns, 1_200, 340, {"seq_gap": 3}, [finding]))
+            await person.open("/health")
+            await person.says("records are missing between two existing records")
+            await person.says("The last audit of the history has findings: 3.", "#warnings")
+            await person.page.click("#audit summary")
+            await person.says("records 12 to 14 are missing", "#audit")
+            assert await person.violations() == []
+            assert await person.page.evaluate("window.hacked") is None
+    finally:
+        upstream.read_last_audit = lambda: None
+
+
+async def test_health_shows_what_the_mesh_stores_its_limits_and_when_it_is_full(
+    browser: Browser, team: Team, console: ConsoleServer
+) -> None:
+    assert team.admin is not None
+    usage = await team.admin.meshes.usage("main")
+    async with visit(browser, console) as person:
+        await person.open("/health")
+        await person.says("No limit is set: everything is kept.", "#retention")
+        await person.says("last sweep of retention", "#retention")
+        age = AgeLimit(1, 9_999, 30 * 86_400)
+        await team.admin.meshes.set_limits("main", MeshLimits(max_events=usage.events + 1_000, max_age=(age,)))
+        try:
+            await person.open("/health")
+            await person.says(f"of {usage.events + 1_000:,}", "#retention")
+            await person.says("Events of kind 1 to 9999 are kept for 30 d.", "#retention")
+            await person.says("until the clock of the relay has been steady for an hour", "#retention")
+            assert await person.page.get_attribute("#retention meter", "max") == str(usage.events + 1_000)
+            assert "is full" not in await person.page.inner_text("#warnings")
+            await team.admin.meshes.set_limits("main", MeshLimits(max_events=1, on_full=OnFull.DROP_OLDEST))
+            await person.open("/health")
+            await person.says("The mesh main is full and drops its oldest events.", "#warnings")
+            assert await person.violations() == []
+            assert await person.page.query_selector("#cluster") is None, "the relay is alone"
+        finally:
+            await team.admin.meshes.set_limits("main", MeshLimits())
+
+
+async def test_health_shows_the_leader_the_followers_and_a_relay_that_is_lost(
+    browser: Browser, console: ConsoleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = console.context.upstream.relay.archive
+    lost = ClusterRelay("c", "http://10.0.0.3:7420", 7, 12.5, is_self=False, is_leader=False, is_alive=False)
+    relays = [
+        ClusterRelay("a", "http://10.0.0.1:7420", 4_210, 0.2, is_self=True, is_leader=True, is_alive=True),
+        ClusterRelay("b", "http://10.0.0.2:7420", 4_198, 0.4, is_self=False, is_leader=False, is_alive=True),
+        lost,
+    ]
+
+    async def answer() -> ClusterState:
+        return ClusterState("a", leader, 3, relays)
+
+    leader: str | None = "a"
+    monkeypatch.setattr(archive, "cluster", answer)
+    async with visit(browser, console) as person:
+        await person.open("/health")
+        rows = await person.page.eval_on_selector_all("#cluster tbody tr", "all => all.map((row) => row.innerText)")
+        assert [("leader" in row, "alive" in row, "answers this console" in row) for row in rows] == [
+            (True, True, True),
+            (False, True, False),
+            (False, False, False),
+        ]
+        await person.says("4,210", "#cluster")
+        await person.says("The relay http://10.0.0.3:7420 has been silent for 12 s.", "#warnings")
+        assert await person.violations() == []
+        leader = None
+        await person.open("/health")
+        await person.says("No relay leads", "#warnings")
 
 
 def _asked(value: Any) -> Any:
@@ -121,7 +307,9 @@ async def test_a_person_writes_and_answers_and_the_outbox_says_via_console(
         await person.page.fill("[name=message]", "Is the release safe?\nBe honest.")
         await person.page.click("text=Send")
         await person.says("Sent to reviewer@atlas.", "#notice")
-        bodies = await eventually(team.program("reviewer").bodies, lambda found: any("honest" in b for b in found))
+        bodies = await eventually(
+            team.program("reviewer").bodies, lambda found: any("honest" in (b or "") for b in found)
+        )
         assert "Is the release safe?\nBe honest." in bodies
         question = next(
             each
@@ -134,19 +322,15 @@ async def test_a_person_writes_and_answers_and_the_outbox_says_via_console(
         await person.page.fill("[name=message]", "Thank you.")
         await person.page.click("text=Answer >> nth=-1")
         await person.says("Thank you.", "#messages")
-    outbox = team.hosts["atlas"].mesh.outbox.store
-    queued = [
-        each.decoded_body()
-        for each in await outbox.pool.run(_newest_queued)
-        if each.decoded_body().get("via") == "console"
-    ]
-    assert len(queued) == 2
+    assert await via_console(team, "outbox.queued") == 2
 
 
-def _newest_queued(db: Any) -> Any:
-    from posthouse.journal.read import read_after
-
-    return read_after(db, 0, 1_000, ["outbox.queued"])
+async def via_console(team: Team, kind: str) -> int:
+    """Return how many records of a kind in the stores of atlas say that they come from the console."""
+    host = team.hosts["atlas"]
+    stores = (host.mesh.outbox.store, host.daemon.agents.store)
+    found: list[Any] = [await store.pool.run(lambda db: list(read_after(db, 0, 1_000, [kind]))) for store in stores]
+    return len([each for records in found for each in records if each.decoded_body().get("via") == "console"])
 
 
 async def test_dead_letters_are_requeued_and_purged_only_after_a_confirmation(
@@ -191,6 +375,7 @@ async def test_rows_of_the_outbox_are_requeued_and_dropped(
         await person.page.click("#outbox >> text=Requeue ticked")
         await person.says("1 requeued.", "#notice")
         await person.says("No rows with the status dead.")
+    assert await via_console(team, "outbox.aborted") == 2  # the dropped row, and the one that a new row replaces
 
 
 async def test_an_admin_breaks_a_lock_and_releases_a_path(browser: Browser, team: Team, console: ConsoleServer) -> None:
@@ -206,13 +391,50 @@ async def test_an_admin_breaks_a_lock_and_releases_a_path(browser: Browser, team
         await person.says("No path is reserved.")
     [broken] = await records(team, "lock.broken")
     assert (broken.ref, broken.body["via"], broken.actor) == ("board/two", "console", team.hosts["atlas"].node)
+    assert await via_console(team, "reservation.ended") == 1
+    assert (await team.hosts["atlas"].get("/v1/reservations"))["items"] == []
+
+
+async def test_a_person_without_a_mouse_confirms_and_cancels_and_stays_where_the_page_was(
+    browser: Browser, team: Team, console: ConsoleServer
+) -> None:
+    held = await team.program("tester").post("/v1/locks/acquire", resource="board/three", lease_ms=300_000)
+    assert held.status == 200
+    async with visit(browser, console) as person:
+        await person.open("/locks")
+        keyboard = person.page.keyboard
+        await keyboard.press("Tab")
+        assert await person.page.evaluate("document.activeElement.className") == "skip"
+        await keyboard.press("Enter")
+        await _press_until(person, "Tab", "Break board/three")
+        await keyboard.press("Enter")
+        await person.page.wait_for_selector("#confirm[open]")
+        assert await person.page.evaluate("document.activeElement.id") == "confirm-no"
+        await keyboard.press("Escape")
+        await person.page.wait_for_selector("#confirm:not([open])", state="hidden")
+        await keyboard.press("Enter")
+        await person.page.wait_for_selector("#confirm[open]")
+        await keyboard.press("Tab")
+        await keyboard.press("Enter")
+        await person.says("The lease of board/three was ended.", "#notice")
+        await person.page.wait_for_function("() => document.activeElement.id === 'held'")
+
+
+async def _press_until(person: Visit, key: str, label: str) -> None:
+    """Press a key until an element with a label has the focus."""
+    for _ in range(60):
+        await person.page.keyboard.press(key)
+        if await person.page.evaluate("document.activeElement.getAttribute('aria-label')") == label:
+            return
+    raise AssertionError(f"the keyboard does not reach {label}")
 
 
 async def test_hostile_texts_are_shown_and_never_obeyed(browser: Browser, team: Team, console: ConsoleServer) -> None:
     await team.hosts["borealis"].post("/v1/agents", name="docs", summary=HOSTILE[:190])
-    long = HOSTILE + "w" * 40_000
-    message = await team.say("tester", "planner@atlas", long)
-    await eventually(team.program("planner").bodies, lambda bodies: long in bodies)
+    long = HOSTILE + "w" * 100_000  # more than relays take by default: another relay may have allowed it
+    received = item(90_000, sender=team.hosts["borealis"].node)._replace(body=long, from_agent="tester")
+    await team.hosts["atlas"].mesh.inbox.put([received])
+    message = received.message_id
     resource = "<b onmouseover=alert(1)>x</b>"
     await team.program("builder").post("/v1/locks/acquire", resource=resource, lease_ms=60_000)
     async with visit(browser, console) as person:
@@ -222,7 +444,7 @@ async def test_hostile_texts_are_shown_and_never_obeyed(browser: Browser, team: 
             assert await person.page.query_selector("#page img, #page script, #page b[onmouseover]") is None
         await person.open(f"/messages/{message}")
         text = await person.text()
-        assert "<script>window.hacked=1</script>" in text and "{{7*7}}" in text and "w" * 40_000 in text
+        assert "<script>window.hacked=1</script>" in text and "{{7*7}}" in text and "w" * 100_000 in text
         assert not {"\u202e", "\x07", "\x1b"} & set(await person.page.inner_html("#page"))
         await person.open("/locks")
         assert resource in await person.text()
@@ -278,15 +500,27 @@ async def _rows(person: Visit, count: int) -> None:
     )
 
 
-async def test_a_page_that_is_hidden_has_no_stream(browser: Browser, console: ConsoleServer) -> None:
-    streams = console.context.streams
-    async with visit(browser, console) as person:
-        await person.page.wait_for_selector("#stream[data-state=on]")
-        assert streams.count == 1
-        await person.page.evaluate(
-            "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
-            "document.dispatchEvent(new Event('visibilitychange'))"
-        )
+async def test_pages_cost_the_relay_one_subscriber_and_hidden_ones_have_no_stream(
+    browser: Browser, team: Team, console: ConsoleServer
+) -> None:
+    async def subscriptions() -> float:
+        series = Series()
+        series.add(0, await team.admin.archive.metrics())  # type: ignore[union-attr]
+        return series.value("posthouse_relay_subscriptions") or 0
+
+    streams, before = console.context.streams, await subscriptions()
+    assert before >= 1
+    await eventually(_asked_count(streams), lambda count: count == 0)  # those of pages that were closed before
+    async with visit(browser, console) as one, visit(browser, console) as two:
+        await two.open("/live")
+        for person in (one, two):
+            await person.page.wait_for_selector("#stream[data-state=on]")
+        assert (streams.count, await subscriptions()) == (2, before)
+        for person in (one, two):
+            await person.page.evaluate(
+                "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
+                "document.dispatchEvent(new Event('visibilitychange'))"
+            )
         await eventually(_asked_count(streams), lambda count: count == 0)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from posthouse.journal.store import Store
 from posthouse.model.clock import FakeClock
-from posthouse.sqlite.schema import Component
+from posthouse.storage.sql_files import Component
 
 
 def make_old_store(path: Path, component: Component, version: int, script: str) -> None:

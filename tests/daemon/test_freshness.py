@@ -13,7 +13,8 @@ import pytest
 from posthouse.cli.inbox import mail, show
 from posthouse.cli.options import DaemonOptions
 from posthouse.client.daemon import DaemonClient
-from posthouse.daemon.inbox.inbox import Inbox, NewItem
+from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.inbox.inbox_items import NewItem
 from posthouse.daemon.inbox.selection import InboxFilter
 from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock, format_utc

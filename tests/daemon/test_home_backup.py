@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from posthouse.daemon import home_backup
 from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.home_backup import back_up, restore
+from posthouse.files import write_atomic
+from posthouse.journal.restore import restore_store
 from posthouse.model.clock import system_clock
 from posthouse.model.errors import PosthouseError
 from tests.client.house import House
@@ -123,3 +126,56 @@ async def test_a_backup_that_cannot_be_completed_leaves_no_file(
             back_up(DaemonDirectory(tmp_path / "a"), tmp_path, tmp_path / "b", WORD)
         assert not (tmp_path / "b").exists()
         assert back_up(DaemonDirectory(tmp_path / "a"), tmp_path, tmp_path / "b", WORD) == ["main"]
+
+
+class _Killed(BaseException):
+    """The process ends at once."""
+
+
+async def test_a_restore_that_is_killed_anywhere_runs_again_and_no_daemon_starts_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = make_host(tmp_path, "http://127.0.0.1:9", "a")
+    file, home = tmp_path / "b", tmp_path / "home"
+    async with running(host):
+        node = host.node
+        await host.add_agent("claude")
+        back_up(DaemonDirectory(tmp_path / "a"), home, file, WORD)
+    shutil.rmtree(tmp_path / "a")
+    directory = DaemonDirectory(tmp_path / "a")
+    steps = 0
+
+    def stop_after(count: int) -> None:
+        """Let a restore be killed before its step number `count`: a store, or a file of an identity."""
+        left = count
+
+        def counted(real: Callable[..., object]) -> Callable[..., object]:
+            def step(*given: object, **named: object) -> object:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise _Killed
+                return real(*given, **named)
+
+            return step
+
+        monkeypatch.setattr(home_backup, "restore_store", counted(restore_store))
+        monkeypatch.setattr(home_backup, "write_atomic", counted(write_atomic))
+
+    while True:
+        stop_after(steps)
+        try:
+            restore(directory, home, file, WORD, system_clock())
+        except _Killed:
+            if directory.restoring.exists():
+                with pytest.raises(PosthouseError) as caught:
+                    await host.up()
+                assert caught.value.code == "restore_unfinished"
+        else:
+            break
+        steps += 1
+    assert steps > 6
+    assert not list((tmp_path / "a").glob(".restore-*"))
+    async with running(host):
+        assert host.node == node
+        assert "claude" in host.daemon.agents.agents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -13,11 +14,16 @@ from typing import Any
 import pytest
 
 from posthouse.client import Pins
+from posthouse.client.daemon import AsyncDaemonClient, DaemonEvent, daemon_address
 from posthouse.daemon.directory import SCHEMA_VERSION, DaemonDirectory
+from posthouse.daemon.inbox.inbox_items import NewItem
 from posthouse.keys import NodeKey, keyfile
+from posthouse.model.clock import SystemClock
 from posthouse.model.errors import PosthouseError
+from posthouse.model.limits import SECOND_NS
 from posthouse.sqlite.store_lock import StoreLock
 from tests.client.house import ADMIN, House, open_house
+from tests.client.waiting import PATIENCE_S
 from tests.daemon.hosts import Host, eventually, make_host, running
 
 NOWHERE = "http://127.0.0.1:9"
@@ -76,6 +82,129 @@ async def test_one_daemon_serves_two_meshes_with_a_key_each_and_reads_them_merge
         rest = (await here.get("/v1/inbox", unread="true", after=first["next"])).body
         assert [each["body"] for each in first["items"] + rest["items"]] == ["m0", "m1", "m2"]
         assert (await here.post("/v1/inbox/seen", ids=[each["id"] for each in items]))["count"] == 3
+
+
+class SetClock(SystemClock):
+    """The machine's clock, which a test sets back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.behind_s = 0
+
+    def wall_ns(self) -> int:
+        return SystemClock.wall_ns() - self.behind_s * SECOND_NS
+
+
+async def put_mail(host: Host, clock: SetClock, meshes: str, count: int = 1) -> list[str]:
+    """Put messages into the inboxes of main (m) and team (t), while the clock is set back ever further."""
+    bodies = []
+    for mesh in meshes:
+        clock.behind_s += 600
+        node = host.daemon.meshes.get("main" if mesh == "m" else "team")
+        for _ in range(count):
+            item_id = node.inbox.minter.mint()
+            bodies.append(f"{mesh} {item_id}")
+            await node.inbox.put([plain_item(item_id, node.mesh, node.key.node, bodies[-1])])
+    return bodies
+
+
+def plain_item(item_id: str, mesh: str, sender: str, body: str) -> NewItem:
+    return NewItem(item_id, item_id, item_id, mesh, None, sender, None, body, "", None, "next", None, None)
+
+
+def without_relays(folder: Path, clock: SetClock) -> Host:
+    host = make_host(folder, NOWHERE, clock=clock)
+    main = host.settings.meshes[0]
+    host.settings = replace(host.settings, meshes=(main, replace(main, mesh="team")))
+    return host
+
+
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+@pytest.mark.parametrize("meshes", ["mtmtmtm", "mmmttt", "ttttmmm", "mmm"])
+async def test_pages_over_several_meshes_show_all_mail_once_although_the_clock_was_set_back(
+    tmp_path: Path, meshes: str, order: str
+) -> None:
+    clock = SetClock()
+    host = without_relays(tmp_path, clock)
+    async with running(host):
+        sent = await put_mail(host, clock, meshes)
+        shown: list[str] = []
+        bound: dict[str, str] = {}
+        while True:
+            page = (await host.get("/v1/inbox", order=order, limit=2, **bound)).body
+            shown += [item["body"] for item in page["items"]]
+            if page["next"] is None:
+                break
+            bound = {"after" if order == "oldest" else "before": page["next"]}
+        assert sorted(shown) == sorted(sent)
+        for mesh in "mt":
+            mine = [body for body in shown if body[0] == mesh]
+            assert mine == sorted(mine, reverse=order == "newest"), "each mesh keeps its order"
+
+
+async def test_rows_sent_over_several_meshes_are_paged_once_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    clock = SetClock()
+    host = without_relays(tmp_path, clock)
+    async with running(host):
+        nodes = {mesh: state["node"] for mesh, state in (await states(host)).items()}
+        for number, mesh in enumerate(["main", "team", "main", "team", "team"]):
+            clock.behind_s += 600
+            await host.send(nodes[mesh], f"{number}", client_message_id=f"{number}", mesh=mesh)
+        for order, name in (("oldest", "after"), ("newest", "before")):
+            shown: list[str] = []
+            bound: dict[str, str] = {}
+            while True:
+                page = (await host.get("/v1/outbox", order=order, limit=2, **bound)).body
+                shown += [row["client_message_id"] for row in page["items"]]
+                if page["next"] is None:
+                    break
+                bound = {name: page["next"]}
+            assert sorted(shown) == list("01234")
+
+
+async def next_body(events: AsyncIterator[DaemonEvent]) -> str:
+    """Return the text of the next message that an event stream tells."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (event := await anext(events)).event != "message":
+            pass
+    return str(event.data["body"])
+
+
+async def test_an_event_stream_that_resumes_misses_no_mesh_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    clock = SetClock()
+    host = without_relays(tmp_path, clock)
+    async with running(host):
+        first = await put_mail(host, clock, "tm")
+        client = AsyncDaemonClient(daemon_address(tmp_path / "a", None))
+        newest = await client.inbox(order="oldest")
+        events = client.events(newest[0].id)
+        told = [await next_body(events)]
+        assert told == [body for body in first if body != newest[0].body]
+        await host.down()
+        await host.up()
+        later = await put_mail(host, clock, "tmt")
+        while len(told) < 4:
+            told.append(await next_body(events))
+        assert sorted(told[1:]) == sorted(later)
+        await client.close()
+
+
+async def id_of(host: Host, body: str) -> str:
+    items = (await host.get("/v1/inbox", order="oldest", limit=1000))["items"]
+    return str(next(item["id"] for item in items if item["body"] == body))
+
+
+async def test_a_long_backlog_of_two_meshes_is_streamed_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    clock = SetClock()
+    host = without_relays(tmp_path, clock)
+    async with running(host):
+        [first] = await put_mail(host, clock, "m")
+        bodies = await put_mail(host, clock, "mtm", 110)
+        client = AsyncDaemonClient(daemon_address(tmp_path / "a", None))
+        events = client.events(await id_of(host, first))
+        sent = [body for body in bodies if body[0] == "m"]
+        assert [await next_body(events) for _ in sent] == sent
+        await client.close()
 
 
 async def test_mesh_that_is_not_served_is_refused_and_names_those_that_are(house: House, alice: Host) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,35 @@ async def test_names_and_topics_work_while_the_relay_is_away(house: House, alice
     assert (await alice.send("#news", "after a restart")).status == 202
     await house.up()
     assert await bob.until_bodies(3) == ["with the relay", "without", "after a restart"]
+
+
+async def test_a_topic_that_a_daemon_has_not_heard_of_is_left_to_the_relay(house: House, tmp_path: Path) -> None:
+    await house.client(ADMIN).meshes.create_topic("main", "news")
+    await house.down()
+    host = make_host(tmp_path, house.url, "new")
+    async with running(host):
+        post = await host.send("#news", "the daemon has never been connected", client_message_id="post")
+        assert (post.status, post["topic_unverified"]) == (202, True)
+        assert (await host.send("#newz", "mistyped", client_message_id="typo")).status == 202
+        await house.up()
+        await host.until_status("post", "done")
+        assert (await host.until_status("typo", "dead"))["last_error"].startswith("topic_unknown")
+        refusal = await host.send("#newz", "mistyped")
+        assert (refusal.status, refusal["error"]) == (404, "topic_unknown")
+        assert "topic_unverified" not in (await host.send("#news", "known by now")).body
+
+
+async def test_a_relay_that_does_not_answer_refuses_no_topic(house: House, alice: Host) -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    await house.client(ADMIN).meshes.create_topic("main", "news")
+    alice.mesh.roster.set_topics([])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("posthouse.daemon.uplink._REFRESH_TIMEOUT_S", 0.05)
+        patch.setattr(alice.mesh.uplink, "refresh", never)
+        assert (await alice.send("#news", "asked for and not heard", client_message_id="c")).status == 202
+    await alice.until_status("c", "done")
 
 
 async def test_a_daemon_that_is_no_member_waits_and_loses_nothing(house: House, tmp_path: Path) -> None:

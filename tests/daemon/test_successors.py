@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from posthouse.client.daemon import AsyncDaemonClient, DaemonClient
+from posthouse.daemon.agents.marks import Marks
 from posthouse.keys import NodeKey
+from posthouse.model.errors import error
 from tests.daemon.hosts import Host, make_host, restart, running
 from tests.daemon.test_inbox import item
 from tests.daemon.wake.programs import Program, Start, programs
@@ -98,3 +100,22 @@ async def test_mail_of_the_running_process_topics_and_mail_read_without_a_proces
     first.kill()
     await register(host, second)
     assert await unread(claude) == [("m3", True)]
+
+
+async def test_mail_never_becomes_unread_behind_a_mark_that_could_not_be_moved(
+    host: Host, claude: AsyncDaemonClient, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_given: object) -> None:
+        raise error("store_full", path="agents.db", reason="the disk is full")
+
+    first, second = start(), start()
+    await register(host, first)
+    await put(host, 1)
+    page = await claude.wait(0)
+    await claude.seen([page[0].id])
+    first.kill()
+    with monkeypatch.context() as patched:
+        patched.setattr(Marks, "rewind_wait", fail)
+        refused = await host.post("/v1/agents", name="claude", program="claude-code", pid=second.pid)
+    assert refused["error"] == "store_full"
+    assert await unread(claude) == [], "no wait would show it"

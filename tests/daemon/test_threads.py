@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from posthouse.daemon import threads
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.transitions import OUTBOX
 from posthouse.daemon.threads import SUBJECT_MAX_CHARACTERS, THREAD_MAX, subject_of
-from posthouse.model.clock import FakeClock
+from posthouse.model.clock import FakeClock, format_utc
+from posthouse.model.limits import SECOND_NS
 from tests.client.waiting import until
 from tests.daemon.hosts import Host, eventually, make_host, running
 from tests.daemon.old_stores import make_old_store
@@ -140,6 +143,41 @@ async def test_a_thread_says_how_far_each_message_has_come(alice: Host, bob: Hos
     assert states(await bob.get(f"/v1/threads/{thread[0]}"))[2] == "read"
 
 
+async def test_a_thread_says_which_messages_expect_an_answer(alice: Host, bob: Host) -> None:
+    asked = (await alice.send(bob.node, "Shall we deploy?"))["message_id"]
+    await alice.post("/v1/messages/withdraw", id=asked)
+    await bob.until_bodies(2)
+    await alice.mesh.inbox.put([item(1, sender=alice.node)._replace(meta='{"failure":true}')])
+
+    async def expecting(host: Host) -> dict[bool, int]:
+        items = (await host.get("/v1/threads"))["items"]
+        return Counter(each["last"]["expects_answer"] for each in items)
+
+    assert await expecting(alice) == {False: 3}  # the withdrawn question, its withdrawal and the report of a failure
+    assert await expecting(bob) == {False: 2}
+    first = (await alice.send(bob.node, "Which colour?"))["message_id"]
+    assert await expecting(alice) == {True: 1, False: 3}
+    await alice.send(bob.node, "Which colour and size?", supersedes=first)
+    assert await expecting(alice) == {True: 1, False: 4}, "the newer question replaces the first"
+
+
+async def test_a_message_expects_no_answer_once_the_time_is_over_until_which_it_counts(tmp_path: Path) -> None:
+    clock = FakeClock()
+    host = make_host(tmp_path, "ws://127.0.0.1:9", "a", clock=clock)
+    async with running(host):
+        await host.add_agent("ann")
+        until = format_utc(clock.wall_ns() + 60 * SECOND_NS)
+        asked = (await host.send("ann", "Shall we go now?", valid_until=until))["message_id"]
+
+        async def expects_answer() -> bool:
+            [message] = (await host.get(f"/v1/threads/{asked}"))["messages"]
+            return bool(message["expects_answer"])
+
+        assert await expects_answer()
+        clock.advance(60)
+        assert not await expects_answer()
+
+
 async def test_traffic_counts_who_wrote_to_whom_since_a_time(alice: Host, bob: Host, thread: list[str]) -> None:
     ann = await alice.add_agent("ann")
     await alice.add_agent("ben")
@@ -154,6 +192,18 @@ async def test_traffic_counts_who_wrote_to_whom_since_a_time(alice: Host, bob: H
         (alice.node, "ann", alice.node, "ben"): 1,
     }
     assert (await alice.get("/v1/traffic", since="2100-01-01T00:00:00Z"))["items"] == []
+
+
+async def test_traffic_says_from_when_on_it_counts_if_there_is_more_than_it_reads(
+    alice: Host, bob: Host, thread: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "2020-01-01T00:00:00.000Z"
+    assert (await alice.get("/v1/traffic", since=asked))["since"] == asked
+    monkeypatch.setattr(threads, "_TRAFFIC_ROWS", 2)
+    said = await alice.get("/v1/traffic", since=asked)
+    newest = (await alice.get("/v1/outbox", limit=2))["items"]
+    assert said["since"] == newest[-1]["enqueued_at"] > asked
+    assert [(each["to"], each["count"]) for each in said["items"]] == [(bob.node, 2)]
 
 
 async def test_agents_show_their_oldest_unread_message(alice: Host) -> None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: A closing line of at least as many backticks ends a block.
+#: A comment before a block tells the test how to type it; a closing line of at least as many backticks ends a block.
 _FENCE = re.compile(
-    r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks)`*\s*$", re.M | re.S
+    r"^(?:<!-- (?P<typing>[^\n]*?) -->\n+)?"
+    r"(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks)`*\s*$",
+    re.M | re.S,
 )
 _LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (?P<text>.+)$", re.M)
@@ -24,6 +26,8 @@ class Block:
     line: int
     language: str
     body: str
+    #: hidden words about how to type it; see session.py
+    typing: str = ""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -32,6 +36,7 @@ class Block:
 def pages() -> list[str]:
     """Return every Markdown file that is part of the project, relative to its root."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    found += (ROOT / "clients").glob("*/*.md")
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
@@ -43,8 +48,8 @@ def blocks_of(page: str) -> Iterator[Block]:
     """Yield the fenced blocks of a page."""
     text = text_of(page)
     for match in _FENCE.finditer(text):
-        line = text.count("\n", 0, match.start()) + 1
-        yield Block(page, line, match["info"].strip(), match["body"])
+        line = text.count("\n", 0, match.start("ticks")) + 1
+        yield Block(page, line, match["info"].strip(), match["body"], match["typing"] or "")
 
 
 def links_of(page: str) -> list[str]:

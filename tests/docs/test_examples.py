@@ -10,7 +10,7 @@ import pytest
 from tests.docs.pages import ROOT, text_of
 
 EXAMPLES = sorted((ROOT / "examples").glob("*/main.py"))
-BOUND_S = 60
+BOUND_S = 240  # ends an example that hangs; a busy machine takes its time
 #: What an example logs on purpose: the exception of a handler that fails.
 LOGGED = {"dead_letters": ["handler_failed"]}
 
@@ -18,6 +18,8 @@ LOGGED = {"dead_letters": ["handler_failed"]}
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.parent.name)
 def test_example_runs_in_an_empty_home(program: Path, tmp_path: Path) -> None:
     name = program.parent.name
+    if name == "cluster" and not list(Path("/usr/lib/postgresql").glob("[0-9]*")):
+        pytest.skip("the example starts Debian's PostgreSQL, which is not installed")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(program)],
         cwd=tmp_path,

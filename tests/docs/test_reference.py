@@ -5,11 +5,11 @@ import re
 import pytest
 
 from posthouse.cli.commands import build
+from posthouse.cli.man import walk
 from posthouse.journal.records import RECORD_TYPES
 from posthouse.model.errors import ERROR_CODES
 from posthouse.model.settings import SETTINGS
 from posthouse.pipeline.lake.lake import arrow_schema, declared_names
-from scripts.reference.commands import walk
 from scripts.reference.metrics import declared
 from scripts.reference.pages import render_all
 from tests.docs.pages import ROOT, text_of
@@ -29,9 +29,7 @@ def test_reference_has_no_page_of_something_that_is_gone() -> None:
 
 def test_every_command_is_documented() -> None:
     page = text_of("docs/reference/commands.md")
-    missing = [
-        " ".join(path) for path, _ in walk(build(eager=True), ("posthouse",)) if f"# {' '.join(path)}\n" not in page
-    ]
+    missing = [" ".join(path) for path, _ in walk(build(), ("posthouse",)) if f"# {' '.join(path)}\n" not in page]
     assert missing == []
 
 

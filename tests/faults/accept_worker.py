@@ -14,6 +14,7 @@ from pathlib import Path
 
 from posthouse.model.clock import SystemClock
 from posthouse.model.event import encode_event
+from posthouse.model.limits import INT64_MAX
 from posthouse.model.rate import Rate
 from posthouse.relay.accept.submission import Answered
 from posthouse.relay.engine import EngineSettings, RelayEngine
@@ -59,7 +60,8 @@ class Connection:
 async def main(folder: Path, first: int) -> None:
     """Accept until the process ends."""
     fast = Rate(10**9, 10**9)
-    core = await RelayEngine.start(EngineSettings(folder, Author(99).node, event_rate=fast), SystemClock())
+    settings = EngineSettings(folder, Author(99).node, event_rate=fast, known_ids_ns=INT64_MAX)  # events of 1970
+    core = await RelayEngine.start(settings, SystemClock())
     for author in range(1, AUTHORS + 1):
         Connection(core, author, first).send(_AHEAD)
     await asyncio.Event().wait()

@@ -8,28 +8,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from types import TracebackType
 
-_ROOT = Path(__file__).parents[2]
+from tests.forked import ROOT, Forked
 
 
 class Child:
     """`python -m module args`, started now."""
 
     def __init__(self, module: str, *args: object, env: dict[str, str] | None = None) -> None:
-        path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(_ROOT / "src"), str(_ROOT)])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, args)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=_ROOT,
-            env=os.environ | {"PYTHONPATH": path} | (env or {}),
-        )
+        path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT / "src"), str(ROOT)])
+        self._process = Forked(module, *args, cwd=ROOT, env=os.environ | {"PYTHONPATH": path} | (env or {}))
         self._told = threading.Condition()
         self._lines: list[str] = []
         self._is_over = False
@@ -65,20 +55,20 @@ class Child:
         """Return the lines once there are `count`; a child that ends or says nothing fails the test."""
         with self._told:
             enough = self._told.wait_for(lambda: len(self._lines) >= count or self._is_over, timeout_s)
-            if not enough or len(self._lines) < count:
-                raise AssertionError(f"the child told {len(self._lines)} of {count} lines: {self.errors}")
-            return list(self._lines)
+            if enough and len(self._lines) >= count:
+                return list(self._lines)
+        if enough:
+            self.wait(timeout_s)  # its errors are complete once it has ended
+        raise AssertionError(f"the child told {len(self._lines)} of {count} lines: {self.errors}")
 
     def tell(self, line: str) -> None:
         """Write a line to the child's stdin."""
-        assert self._process.stdin is not None
         self._process.stdin.write(line.encode() + b"\n")
         self._process.stdin.flush()
 
     def end_input(self) -> None:
         """Close the child's stdin: it is asked to come to its end."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._process.stdin.close()
 
     def signal(self, number: int) -> None:
         """Send the child a signal."""
@@ -95,13 +85,10 @@ class Child:
         code = self._process.wait(timeout_s)
         for reader in self._readers:
             reader.join(timeout_s)
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        self._process.close()
         return code
 
     def _read_lines(self) -> None:
-        assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.endswith(b"\n"):
                 with self._told:
@@ -112,5 +99,4 @@ class Child:
             self._told.notify_all()
 
     def _read_errors(self) -> None:
-        assert self._process.stderr is not None
         self._errors = self._process.stderr.read()

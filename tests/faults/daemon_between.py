@@ -18,6 +18,8 @@ from typing import Literal
 import aiohttp
 from aiohttp import web
 
+from posthouse.model.address import AGENT_HEADER
+
 LOSES_EVERY = 7  # of the answers; prime, so that no pattern of the sends hides it
 HELD_S = 0.2
 
@@ -36,10 +38,11 @@ async def between(daemon: Path, folder: Path, manner: Manner) -> AsyncIterator[P
         async def pass_on(request: web.Request) -> web.StreamResponse:
             body = await request.read()
             if manner == "hasty" and request.path == "/v1/send":
-                _hold(held, session, request.path, body)
+                _hold(held, session, request, body)
                 return web.json_response({"client_message_id": "x", "status": "queued"}, status=202)
             try:
-                async with session.request(request.method, f"http://localhost{request.path_qs}", data=body) as answer:
+                url, headers = f"http://localhost{request.path_qs}", _passed(request)
+                async with session.request(request.method, url, data=body, headers=headers) as answer:
                     status, told = answer.status, await answer.read()
             except (aiohttp.ClientError, OSError):
                 status, told = 0, b""
@@ -61,11 +64,17 @@ async def between(daemon: Path, folder: Path, manner: Manner) -> AsyncIterator[P
                 task.cancel()
 
 
-def _hold(held: set[asyncio.Task[None]], session: aiohttp.ClientSession, path: str, body: bytes) -> None:
+def _passed(request: web.Request) -> dict[str, str]:
+    return {name: value for name, value in request.headers.items() if name == AGENT_HEADER}
+
+
+def _hold(held: set[asyncio.Task[None]], session: aiohttp.ClientSession, request: web.Request, body: bytes) -> None:
+    url, headers = f"http://localhost{request.path}", _passed(request)
+
     async def later() -> None:
         await asyncio.sleep(HELD_S)
         with contextlib.suppress(aiohttp.ClientError, OSError):
-            async with session.post(f"http://localhost{path}", data=body):
+            async with session.post(url, data=body, headers=headers):
                 pass
 
     task = asyncio.create_task(later())

@@ -21,7 +21,8 @@ class Network:
         self._to = port
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._is_cut = False
+        #: True: every new connection ends at once
+        self.is_cut = False
         #: what every piece of data takes, both ways
         self.delay_s = 0.0
         self.cuts = 0
@@ -45,11 +46,11 @@ class Network:
 
     async def cut(self, seconds: float) -> None:
         """Be gone for a while: every connection ends, new ones get nowhere."""
-        self._is_cut = True
+        self.is_cut = True
         self.cuts += 1
         await self._end_all()
         await asyncio.sleep(seconds)
-        self._is_cut = False
+        self.is_cut = False
 
     async def slow(self, delay_s: float, seconds: float) -> None:
         """Be slow for a while."""
@@ -68,7 +69,7 @@ class Network:
         assert task is not None
         self._connections.add(task)
         try:
-            if not self._is_cut:
+            if not self.is_cut:
                 await self._lead(reader, writer)
         except (OSError, asyncio.CancelledError):
             pass  # what the ends see of it is a connection that is gone

@@ -49,11 +49,21 @@ class DaemonProcess:
         assert self._child is not None
         return self._child
 
+    @property
+    def is_running(self) -> bool:
+        """True if it was started and not killed."""
+        return self._child is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """True if it ended by itself."""
+        return self._child is not None and self._child.is_over
+
     def kill(self) -> None:
         """End it without a warning."""
-        if self._child is not None:
-            self._child.kill()
-            self._child = None
+        child, self._child = self._child, None  # before it is over: it does not end by itself
+        if child is not None:
+            child.kill()
 
     def __enter__(self) -> DaemonProcess:
         self.start()

@@ -16,8 +16,8 @@ import random
 import shutil
 import signal
 import time
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,8 @@ class Campaign:
                 op = self._op(client, call, answered.get(number, {}))
                 if op is not None:
                     history[LOCK_OF[op.resource]].append(op)
+        for ops in history.values():
+            ops[:] = _without_lone_request_ids(ops)
         for kind, called_ns, returned_ns in self.events:
             for ops in history.values():
                 ops.append(Op("relay", kind, called_ns, returned_ns, {}))
@@ -168,3 +170,9 @@ class Campaign:
         if connected_ns is None:
             return FOREVER
         return min((at for at in self.deaths_ns if at >= connected_ns), default=FOREVER)
+
+
+def _without_lone_request_ids(ops: list[Op]) -> list[Op]:
+    """Drop ids that one request has: they tell nothing, and the checker would keep apart what they name."""
+    times = Counter((op.client, op.request_id) for op in ops)
+    return [op if times[op.client, op.request_id] > 1 else replace(op, request_id=None) for op in ops]

@@ -26,7 +26,7 @@ class Op:
     kind: str
     called_ns: int
     returned_ns: int
-    #: None when nobody knows the outcome, which is over by `returned_ns`; else the answer, with `code` for a refusal
+    #: None for an unknown outcome, which is over by `returned_ns`; else the answer, with `code` for a refusal
     answer: dict[str, Any] | None
     lease_ms: int = 0
     token: int = 0
@@ -47,6 +47,11 @@ class Op:
     def is_certain(self) -> bool:
         """Whether it was answered."""
         return self.answer is not None
+
+    @property
+    def effect(self) -> tuple[str, str, int, int, str | None, str, bool]:
+        """What it asked for."""
+        return self.client, self.kind, self.lease_ms, self.token, self.request_id, self.resource, self.is_shared
 
     @property
     def code(self) -> str | None:

@@ -2,8 +2,9 @@
 
 A shared grant needs that every exclusive lease of another session is over, an exclusive one that every lease of another
 session is; both need that the session itself holds nothing. As in locks_model, a lease ends at one moment of an
-interval. Where a restart or a restore leaves open if a lease is active, its interval says so: the model may accept too
-much there, never too little. A restore or a lost answer keeps the token from the client: such a lease has token 0.
+interval. Where a restart or a restore leaves open if a lease is active, its interval says so, and a lease of unknown
+outcome may have begun at any moment of its request: the model may accept too much there, never too little.
+A restore or a lost answer keeps the token from the client: such a lease has token 0.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def step(state: Shared, op: Op, high: int) -> Iterator[Shared]:
     low = max(state.now_ns, op.called_ns)
     if low > high:
         return
-    at = state._replace(now_ns=low)
+    at = state._replace(now_ns=low, leases=tuple([lease for lease in state.leases if lease.high_ns > low]))
     if op.kind == "restart":
         yield at._replace(leases=tuple([_reopened(lease, low, high) for lease in at.leases]))
     elif op.kind == "backup":
@@ -126,7 +127,8 @@ def _grant(at: Shared, high: int, op: Op) -> Shared | None:
     if now > high or (told and told <= at.highest):
         return None
     kept = [lease for lease in at.leases if lease not in ended and lease.high_ns > now]
-    lease = Lease(op.client, told, op.is_shared, op.lease_ms, now + op.lease_ms * MS, _end(high, op.lease_ms))
+    begins, ends = (op.called_ns, op.returned_ns) if op.answer is None else (now, high)
+    lease = Lease(op.client, told, op.is_shared, op.lease_ms, begins + op.lease_ms * MS, _end(ends, op.lease_ms))
     return at._replace(now_ns=now, highest=max(at.highest, told), leases=tuple(kept)).put(lease)
 
 

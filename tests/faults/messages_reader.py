@@ -2,9 +2,9 @@
 
     python -m tests.faults.messages_reader URL KEY_HEX WINDOW careful|hasty
 
-Lines: `D connection seq number was_stored attempt` for each message handed out, `C number` once the relay has answered
-that it is confirmed, `R number time` once the relay has its receipt; the time is the seq, so that a second one equals
-it. `hasty` confirms first and writes down a moment later; for the control only.
+Lines: `D connection seq number was_stored attempt` for each message handed out, `C connection number` once the
+relay has answered that it is confirmed, `R number time` once the relay has its receipt; the time is the seq, so that a
+second one equals it. `hasty` confirms first and writes down a moment later; for the control only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def main(url: str, key: NodeKey, window: int, manner: str) -> None:
                 await asyncio.sleep(_LATE_S)
             _tell(connection, deliveries)
             if manner == "careful":
-                _confirm(mailbox, deliveries)
+                _confirm(client, mailbox, deliveries)
                 for each in deliveries:
                     _send_receipt(client, each)
                 await asyncio.sleep(0)
@@ -49,13 +49,14 @@ def _tell(connection: int, deliveries: Sequence[Delivery]) -> None:
     sys.stdout.flush()
 
 
-def _confirm(mailbox: Mailbox, deliveries: Sequence[Delivery]) -> None:
+def _confirm(client: Client, mailbox: Mailbox, deliveries: Sequence[Delivery]) -> None:
     numbers = {each.id: each.body for each in deliveries}
 
     def answered(done: asyncio.Future[ConfirmAnswer]) -> None:
         if not done.cancelled() and done.exception() is None:
+            connection = client.statistics()["connections"]
             for message_id in done.result().confirmed:
-                sys.stdout.write(f"C {numbers[message_id]}\n")
+                sys.stdout.write(f"C {connection} {numbers[message_id]}\n")
             sys.stdout.flush()
 
     asyncio.ensure_future(mailbox.confirm(*deliveries)).add_done_callback(answered)

@@ -64,6 +64,11 @@ class RelayProcess:
             self._child.kill()
             self._child = None
 
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        if self._child is not None:
+            self._child.signal(number)
+
     def stop(self) -> None:
         """Ask it to end, as a service manager does, and wait until it has."""
         if self._child is not None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.locks_linear import FOREVER, find_violation
+from tests.faults import locks_linear
+from tests.faults.locks_linear import FOREVER, UndecidedError, find_violation
 from tests.faults.locks_model import INITIAL, MS, Op, State, changed, covers, step
 
 S = 1_000 * MS
@@ -27,6 +28,10 @@ class Register:
     called_ns: int
     returned_ns: int
     is_certain: bool = True
+
+    @property
+    def effect(self) -> tuple[str, int]:
+        return self.kind, self.value
 
 
 def write_or_read(state: int, op: Register, _by_ns: int = 0) -> Iterator[int]:
@@ -81,6 +86,12 @@ REGISTER_OPS = st.lists(
 @given(REGISTER_OPS)
 def test_search_agrees_with_brute_force(history: list[Register]) -> None:
     assert (find_violation(history, 0, write_or_read) is None) == by_brute_force(history)
+
+
+def test_search_gives_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks_linear, "MOST_STEPS", 3)
+    with pytest.raises(UndecidedError, match="5 operations"):
+        find_violation([Register("write", value, 0, 10) for value in range(5)], 0, write_or_read)
 
 
 def op(client: str, kind: str, called_s: float, returned_s: float | None, **more: Any) -> Op:

@@ -9,7 +9,7 @@ import pytest
 
 from posthouse.keys import NodeKey
 from tests.faults.campaign import chance, rounds
-from tests.faults.messages_campaign import Campaign
+from tests.faults.messages_campaign import Campaign, Correspondence
 from tests.faults.messages_checker import check_messages
 from tests.faults.messages_wire import Wire, wire_to
 
@@ -138,6 +138,15 @@ async def test_control_a_reader_that_confirms_before_it_has_a_message_loses_some
         await campaign.kill_reader()
         campaign.relay.kill()
     assert "lost" in {finding.partition(":")[0] for finding in findings}, findings[:3]
+
+
+def test_control_a_message_handed_out_after_its_confirmation_is_noticed() -> None:
+    reading = Correspondence(lambda: "", chance("messages again"))
+    told = ["D 1 7 letter 1 1", "C 2 letter", "D 2 7 letter 1 2"]
+    reading.take_down(told)
+    assert (reading.ledger.again, reading.ledger.overtaken) == ([], ["letter"])
+    reading.take_down([*told, "D 3 7 letter 1 3"])
+    assert reading.ledger.again == ["letter"]
 
 
 async def send_more(campaign: Campaign) -> None:

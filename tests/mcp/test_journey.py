@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from posthouse.mcp.tool import META_NAMES
+from posthouse.mcp.tools.reading import SHORT_ID_DIGITS, short_node
+from posthouse.model.node import node_from_hex, node_hex
 from tests.client.house import House
-from tests.daemon.hosts import Host
+from tests.daemon.hosts import Host, host_at
 from tests.mcp.agents import MODES, WAYS, Way, agent_at, answer_of, stdio_agent
 
 
@@ -147,6 +149,22 @@ async def test_who_shows_what_each_agent_is_good_for_as_its_own_words(alice: Hos
         seen = await agent.until("who", lambda found: "tester@bob" in names(found))
         [tester] = [each for each in seen["agents"] if each["name"] == "tester@bob"]
         assert tester["untrusted"] == {"summary": "runs the tests", "capabilities": ["pytest"]}
+
+
+async def test_who_shows_a_host_without_a_name_by_a_short_address_that_send_accepts(house: House, alice: Host) -> None:
+    async with host_at(house, "carol") as carol, stdio_agent(directory(alice)) as agent:
+        tester = await carol.add_agent("tester")
+        short = node_hex(carol.node)[:SHORT_ID_DIGITS]
+        seen = await agent.until("who", lambda found: f"tester@{short}" in names(found))
+        assert short in names(seen)
+        await agent.call("send", to=f"tester@{short}", message="hello")
+        assert await tester.until_bodies(1) == ["hello"]
+
+
+def test_two_hosts_without_a_name_are_shown_by_as_many_digits_as_tell_them_apart() -> None:
+    nodes = [node_from_hex(f"{'ab' * 7}{digit * 50}") for digit in "12"]
+    assert [short_node(node, nodes) for node in nodes] == [f"{'ab' * 7}1", f"{'ab' * 7}2"]
+    assert short_node(nodes[0], nodes[:1]) == "ab" * 5
 
 
 async def test_files_that_one_agent_has_reserved_are_refused_to_the_other(alice: Host) -> None:

@@ -198,3 +198,21 @@ async def test_a_program_over_http_is_the_agent_that_its_address_names(alice: Ho
         assert (await agent.call("who"))["you"] == "reviewer@alice"
     async with http_agent(alice, "legacy", query="?as=reviewer") as agent:
         assert (await agent.call("who"))["you"] == "reviewer@alice"
+
+
+async def test_a_message_carries_the_span_of_the_call_that_sends_it(alice: Host, bob: Host) -> None:
+    spans = [f"00-{number:032x}-{number:016x}-01" for number in (1, 2)]
+    calls: list[tuple[dict[str, str], dict[str, str]]] = [
+        ({"traceparent": spans[0]}, {}),  # of the HTTP request
+        ({"traceparent": spans[0]}, {"traceparent": spans[1]}),  # of the call in it
+        ({}, {"traceparent": "no span"}),
+    ]
+    for number, (headers, meta) in enumerate(calls):
+        request = stateless("tools/call", name="send", arguments={"to": "bob", "message": str(number)})
+        request["params"]["_meta"] = META | meta
+        named = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "send"}
+        said = await post(alice, request, authorization(alice) | named | headers, "?as=tracer")
+        assert not said.json()["result"].get("isError"), said.text
+    await bob.until_bodies(3)
+    items = (await bob.get("/v1/inbox", limit=10))["items"]
+    assert {item["body"]: item["traceparent"] for item in items} == {"0": spans[0], "1": spans[1], "2": None}

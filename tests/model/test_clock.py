@@ -3,7 +3,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from posthouse.model.clock import FakeClock, SteppedClock, SystemClock, system_clock
+import pytest
+
+from posthouse.model.clock import FakeClock, SteppedClock, SystemClock, parse_utc, system_clock
+from posthouse.model.errors import PosthouseError
 
 
 def test_boot_time_does_not_go_back() -> None:
@@ -38,3 +41,9 @@ def test_a_fake_clock_moves_only_when_told() -> None:
     before = clock.boot_id
     clock.reboot()
     assert (clock.boot_ns(), clock.boot_id != before) == (0, True)
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T00:00:00Z", "0001-01-01T00:00:00Z"])
+def test_a_time_that_no_store_can_hold_is_refused(text: str) -> None:
+    with pytest.raises(PosthouseError, match="between the years 1677 and 2262"):
+        parse_utc(text)

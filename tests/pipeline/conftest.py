@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from posthouse.pipeline.session import spark_session
-from tests.pipeline.quick_start import QUICK_START
+from tests.pipeline.quick_start import NO_COMPILING, QUICK_START
 from tests.pipeline.s3 import free_port, make_bucket, s3_environment, s3_server
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, s3_port: int) -> Iterator[Sp
         "local[2]",
         shuffle_partitions=2,
         settings=for_workers
+        | NO_COMPILING
         | {
             "spark.driver.defaultJavaOptions": QUICK_START,
             "spark.local.dir": str(place / "local"),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from posthouse.model.clock import format_utc
 from posthouse.pipeline.epochs import Ancestor, History, lineage_of
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.lake.data_file import describe_file
+from posthouse.pipeline.lake.data_file import write_rows
 from posthouse.pipeline.lake.delta import Commit, Delta
 from posthouse.pipeline.tables.bronze import COPIES, DAY, EPOCHS_TABLE, copy_schema, epochs_schema
 from posthouse.sqlite.connection import open_reader
@@ -70,7 +68,7 @@ def _note_epochs(lake: Lake, history: History, url: str) -> None:
         if each.epoch not in known
     ]
     if rows:
-        _write(lake.delta(EPOCHS_TABLE), pa.Table.from_pylist(rows, epochs_schema()), "")
+        _write(lake.delta(EPOCHS_TABLE), pa.Table.from_pylist(rows, epochs_schema()))
 
 
 def _copy(
@@ -89,17 +87,10 @@ def _copy(
             for row in found:
                 by_day.setdefault(format_utc(row["at_ns"])[:10], []).append(row)
             for day, part in by_day.items():
-                _write(delta, pa.Table.from_pylist(part, copy_schema(feed)).drop_columns([DAY]), day)
+                _write(delta, pa.Table.from_pylist([row | {DAY: day} for row in part], copy_schema(feed)))
             if delta.exists:
-                delta.commit(Commit(app_versions={application: to}), copy_schema(feed), [DAY])
+                delta.commit(Commit(app_versions={application: to}), copy_schema(feed))
 
 
-def _write(delta: Delta, rows: pa.Table, day: str) -> None:
-    path = f"{DAY}={day}/" if day else ""
-    path += f"part-{secrets.token_hex(8)}.parquet"
-    delta.storage.prepare()
-    delta.storage.prepare(path)
-    pq.write_table(rows, delta.storage.full_path(path), filesystem=delta.storage.filesystem())
-    schema = rows.schema.append(pa.field(DAY, pa.string())) if day else rows.schema
-    commit = Commit(add=[describe_file(delta.storage, path)])
-    delta.commit(commit, schema, [DAY] if day else [])
+def _write(delta: Delta, rows: pa.Table) -> None:
+    delta.commit(Commit(write_rows(delta.storage, rows)), rows.schema)

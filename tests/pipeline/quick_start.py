@@ -7,6 +7,9 @@ import shlex
 #: With one compiler Java reserves 48 MB for its code; one Spark for all tests fills that, and then compiles no more.
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
+#: Spark would compile each plan to Java, which takes longer than its few rows; the tests of programs let it.
+NO_COMPILING = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
 
 def quick_environment() -> dict[str, str]:
     """Return what makes a command started with it use these settings.

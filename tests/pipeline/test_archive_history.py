@@ -16,6 +16,7 @@ from posthouse.pipeline import archive_history as archiving
 from posthouse.pipeline.archive_history import archive
 from posthouse.pipeline.epochs import ALL_LIVE, Epoch, Segment, segments_of
 from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.lake.lake import BronzeScan, RowFilter
 from posthouse.pipeline.lake.lookup import Lookup
 from posthouse.relay.ops.maintenance import backup_relay, restore_relay
 from tests.pipeline.filled_lake import Row, fill_lake
@@ -66,6 +67,27 @@ async def test_what_the_lake_holds_is_pruned_and_the_rest_is_not(
     assert found.id == waiting["id"]
 
 
+async def test_content_that_the_relay_swept_or_erased_does_not_stop_the_archive(tmp_path: Path) -> None:
+    alice, lake = Author(), Lake(tmp_path / "lake")
+    async with checked(tmp_path / "relay") as edge:
+        token = await edge.token(edge.admin)
+        await edge.publish(*[alice.event(1, f"archived {number}") for number in range(3)])
+        fill_lake(lake, tmp_path / "relay" / FILE)
+        limits = {"limits": {"max_events": 4, "on_full": "drop_oldest"}}
+        assert (await edge.post("/v1/meshes/main/limits", limits, token)).status == 200
+        early = [alice.event(1, f"swept before the lake had it {number}") for number in range(4)]
+        await edge.publish(*early)
+        await edge.publish(*[alice.event(1, f"late {number}") for number in range(3)])
+        await edge.publish(alice.event(5, "", [("e", early[3]["id"])]))
+        newer = Lake(tmp_path / "newer")
+        fill_lake(newer, tmp_path / "relay" / FILE)
+        types = [row["type"] for row in BronzeScan(newer, "bronze_journal").rows(RowFilter(), ("type",))]
+        assert {"content.swept", "content.erased"} <= set(types)
+        head = (await edge.server.context.engine.store.extent()).head
+        async with administrator(edge, tmp_path) as client:
+            assert (await archive(client, newer, NOW_NS)).oldest_seq == head + 1
+
+
 async def test_what_is_young_stays(tmp_path: Path) -> None:
     alice, lake = Author(), Lake(tmp_path / "lake")
     async with checked(tmp_path / "relay") as edge:
@@ -110,7 +132,7 @@ async def test_file_of_the_lake_that_is_cut_off_or_missing_prunes_nothing(tmp_pa
     async with checked(tmp_path / "relay") as edge:
         await edge.publish(*[alice.event(1, "abc") for _ in range(5)])
         fill_lake(lake, tmp_path / "relay" / FILE)
-        (file,) = (tmp_path / "lake" / "bronze_events").glob("*/*.parquet")
+        (file,) = (tmp_path / "lake" / "bronze_events").glob("*.parquet")
         whole = file.read_bytes()
         for damaged in (whole[:-100], None, whole[:100] + bytes(200) + whole[300:]):
             file.unlink(missing_ok=True)

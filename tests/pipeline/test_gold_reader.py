@@ -28,6 +28,10 @@ ROWS = (
 PRICES = Prices({"heron-*": Price(input=1.9, cached=0.1, output=2.0), "granite": Price(input=99.0, output=99.0)})
 
 
+def _dollars(reported: str | None) -> float | None:
+    return None if reported is None else float(reported)
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     names = ("day", "mesh", "agent", "model", "task", "input_tokens", "output_tokens", "cached_tokens")
@@ -39,6 +43,17 @@ def lake(tmp_path: Path) -> Lake:
     table = pa.Table.from_pylist(rows)
     description = f"posthouse.schema_version={SCHEMA_VERSION}"
     write_deltalake(str(tmp_path / "gold_cost_daily"), table, description=description)
+    places = [{"source": "relay", "message_id": f"m{number}"} for number in range(len(ROWS))]
+    texts = pa.schema([(name, pa.string()) for name in ("source", "message_id", "conversation")])
+    found = [place | {"conversation": f"c{number % 2}"} for number, place in enumerate(places)]
+    conversations = pa.Table.from_pylist(found, texts)
+    write_deltalake(str(tmp_path / "silver_conversation_messages"), conversations, description=description)
+    messages: list[dict[str, Any]] = [
+        {**place, **dict(zip(names, row, strict=False)), "cost_usd": _dollars(row[-1]), "lost_by_restore": False}
+        for place, row in zip(places, ROWS, strict=True)
+    ]
+    messages.append(messages[0] | {"message_id": "silent", "model": None})
+    write_deltalake(str(tmp_path / "silver_messages"), pa.Table.from_pylist(messages), description=description)
     agents = pa.table({"agent": [CLAUDE, "agents.claude", "agents.codex"]})
     write_deltalake(str(tmp_path / "gold_agents_hourly"), agents, description=description)
     return Lake(tmp_path)
@@ -66,6 +81,16 @@ def test_one_agent_is_one_row_whatever_store_named_it(lake: Lake) -> None:
 def test_task_is_what_its_messages_cost(lake: Lake) -> None:
     rows = GoldReader(lake, Selection(), PRICES).costs("task")
     assert {row["task"]: row["cost_usd"] for row in rows} == {"T-1": pytest.approx(6.5), "": pytest.approx(0.5)}
+
+
+def test_conversation_is_what_its_messages_cost_priced_like_everything_else(lake: Lake) -> None:
+    rows = GoldReader(lake, Selection(), PRICES).costs("conversation")
+    assert {row["conversation"]: (row["messages"], row["cost_usd"]) for row in rows} == {
+        "c0": (2, pytest.approx(6.5)),
+        "c1": (2, pytest.approx(0.5)),
+    }
+    of_codex = GoldReader(lake, Selection(agent="codex"), PRICES).costs("conversation", "agent")
+    assert [(row["conversation"], row["agent"], row["input_tokens"]) for row in of_codex] == [("c1", "codex", 5)]
 
 
 def test_budget_of_a_day_raises_one_alert_per_day_and_agent(lake: Lake) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from posthouse.model.errors import PosthouseError
+from posthouse.pipeline.audit.finding import read_last_audit
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.query import ask
@@ -25,16 +26,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Lake:
-    lake = Lake(tmp_path / ("deep" * 30) / "lake")  # longer than a socket address may be
-    store = GrowingStore(tmp_path / "relay")
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    folder = tmp_path_factory.mktemp("query")
+    lake = Lake(folder / ("deep" * 30) / "lake")  # longer than a socket address may be
+    store = GrowingStore(folder / "relay")
     store.grow(12)
     Copier(spark, lake, Access(str(store.path)), store.clock, 1000, lambda _step: None).copy()
     return lake
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(spark: SparkSession, lake: Lake) -> Iterator[QueryServer]:
     server = QueryServer(spark, lake)
     thread = threading.Thread(target=server.serve)
@@ -113,6 +115,8 @@ def test_a_long_question_does_not_hold_up_a_short_one(spark: SparkSession, lake:
 
 def test_audit_and_simulation_run_in_the_session_of_the_server(lake: Lake, server: QueryServer) -> None:
     audited = ask_server_for(lake.path, audit=AuditRequest())
+    kept = read_last_audit(lake.path)
+    assert kept is not None and (kept.records, kept.total) == (12, 0)
     assert (audited["records"], audited["seals"], audited["counts"]) == (12, 2, {})
     simulated = ask_server_for(lake.path, whatif=WhatIfRequest(b'{"budget": {"maxHops": 3}}'))
     assert (simulated["messages"], simulated["would_be_refused"], simulated["totals"]) == (0, 0, [])

@@ -32,6 +32,7 @@ ALLOWED = (
     "TABLE t",
     "FROM t SELECT a",
     "FROM t |> WHERE a > 1 |> SELECT a",
+    "SELECT * EXCEPT (a) FROM t",
     "(SELECT 1)",
     "VALUES (1, 2), (3, 4)",
     "SELECT 1 UNION ALL SELECT 2 EXCEPT SELECT 3 INTERSECT SELECT 4",
@@ -72,6 +73,8 @@ REFUSED = (
     "SELECT 1 FROM t WINDOW w AS (PARTITION BY reflect('java.lang.System', 'exit', 0))",
     "SELECT 1 FROM t WINDOW w AS (PARTITION BY (SELECT * FROM parquet.`/etc`))",
     "VALUES (reflect('java.lang.System', 'exit', 0))",
+    "FROM t |> SET a = reflect('java.lang.System', 'exit', 0)",
+    "FROM t |> SET a = (SELECT TRANSFORM(b) USING 'cat' FROM u)",
     "SELECT IDENTIFIER('ref' || 'lect')('java.lang.System', 'exit', 0)",
     "SELECT system.builtin.reflect('java.lang.System', 'exit', 0)",
     "SELECT * FROM IDENTIFIER('par' || 'quet.`/etc`')",
@@ -125,10 +128,11 @@ def test_two_statements_at_once_are_not_parsed(spark: SparkSession) -> None:
     assert refusal(spark, "SELECT 1; DROP TABLE t") == "query_failed"
 
 
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Lake:
-    lake = Lake(tmp_path / "lake")
-    store = GrowingStore(tmp_path / "relay")
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    folder = tmp_path_factory.mktemp("guard")
+    lake = Lake(folder / "lake")
+    store = GrowingStore(folder / "relay")
     store.grow(3)
     Copier(spark, lake, Access(str(store.path)), store.clock, 1000, lambda _step: None).copy()
     return lake
@@ -158,11 +162,17 @@ def test_control_the_same_statement_deletes_the_directory_without_the_guard(
     assert not (victim / "lost").exists()
 
 
-def test_behind_the_guard_the_session_of_a_question_reads_no_files(
+def test_behind_the_guard_the_session_of_a_question_reads_no_files_and_calls_no_java(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(query, "check_question", lambda *_given: None)
     with pytest.raises(PosthouseError) as refused:
         ask(spark, lake, "SELECT * FROM text.`/etc/passwd`")
     assert refused.value.code == "query_failed"
+    question = "SELECT reflect('java.lang.System', 'getProperty', 'user.home')"
+    hidden = "VALUES (1) AS t(a) |> SET a = reflect('java.lang.System', 'getProperty', 'user.home')"
+    for sql in (question, hidden, f"SELECT (SELECT max(a) FROM ({hidden}))"):
+        with pytest.raises(PosthouseError, match="may not call Java"):
+            ask(spark, lake, sql)
+    assert spark.sql(question).count() == 1, "control: the outer session calls Java"
     assert spark.sql("SELECT * FROM text.`/etc/passwd` LIMIT 1").count() == 1, "control: the outer session reads them"

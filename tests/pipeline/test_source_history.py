@@ -14,7 +14,7 @@ from posthouse.pipeline.connector.feeds import bounds, condition_of
 from posthouse.pipeline.connector.source_access import parse_source, parse_sources
 from posthouse.pipeline.connector.stores import MIGRATIONS, known_version
 from posthouse.pipeline.epochs import Ancestor, History, Segment, lineage_of
-from posthouse.sqlite.schema import Component
+from posthouse.storage.sql_files import Component
 
 A, B, C = Ancestor("a", None, 0, 1), Ancestor("b", "a", 10, 2), Ancestor("c", "b", 25, 3)
 

@@ -1,4 +1,4 @@
-"""A proxy between a relay and PostgreSQL that cuts the connection at the moment of COMMIT."""
+"""A proxy between a relay and PostgreSQL that cuts or holds the connection at the moment of COMMIT, or keeps silent."""
 
 from __future__ import annotations
 
@@ -22,10 +22,33 @@ class CutProxy:
         self._server = server
         self.cut_next: Lost | None = None
         self.cuts = 0
+        #: cleared: nothing passes, as if the network were cut
+        self.passes = asyncio.Event()
+        self.passes.set()
+        self._held: asyncio.Event | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def hold_commit(self) -> None:
+        """Let nothing pass from the next COMMIT on, until `passes` is set; return once that COMMIT has come."""
+        held = self._held = asyncio.Event()
+        try:
+            await held.wait()
+        finally:
+            self._held = None
+
+    def cut(self) -> None:
+        """End every connection now."""
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Connect one client with the server."""
-        from_server, to_server = await asyncio.open_unix_connection(str(self._server / _PORT_NAME))
+        try:
+            from_server, to_server = await asyncio.open_unix_connection(str(self._server / _PORT_NAME))
+        except OSError:  # the server is down
+            writer.close()
+            return
+        self._writers |= {writer, to_server}
         ways = [
             asyncio.create_task(self._pass(reader, to_server, "command")),
             asyncio.create_task(self._pass(from_server, writer, "answer")),
@@ -36,6 +59,8 @@ class CutProxy:
         finally:
             for way in ways:
                 way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)  # a connection may end in the middle of a write
+            self._writers -= {writer, to_server}
             writer.close()
             to_server.close()
 
@@ -45,6 +70,10 @@ class CutProxy:
                 self.cut_next = None
                 self.cuts += 1
                 return
+            if kind == "command" and self._held is not None and b"COMMIT\x00" in data:
+                self.passes.clear()
+                self._held.set()
+            await self.passes.wait()
             writer.write(data)
             await writer.drain()
 

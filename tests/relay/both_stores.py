@@ -36,6 +36,11 @@ _RULES = {
         "SELECT count(*) FROM deliveries AS d LEFT JOIN events AS e ON e.seq = d.seq AND e.id = d.id"
         " LEFT JOIN pinch_envelopes AS p ON p.seq = d.seq AND p.id = d.id WHERE e.seq IS NULL AND p.seq IS NULL"
     ),
+    "the usage of a mesh is wrong": (
+        "SELECT count(*) FROM (SELECT mesh, count(*) AS events, sum(length(raw)) AS bytes FROM events"
+        " WHERE raw IS NOT NULL GROUP BY mesh) AS f FULL JOIN current_usage AS u USING (mesh)"
+        " WHERE coalesce(f.events, 0) != coalesce(u.events, 0) OR coalesce(f.bytes, 0) != coalesce(u.bytes, 0)"
+    ),
     "a record of an event has no event": (
         "SELECT count(*) FROM journal AS j LEFT JOIN events AS e ON e.seq = j.seq"
         " WHERE j.type IN ('event.accepted', 'message.accepted', 'confirmation.accepted') AND e.seq IS NULL"

@@ -18,9 +18,11 @@ from posthouse.model.clock import Clock, system_clock
 from posthouse.model.event import canonical_event_bytes, event_id
 from posthouse.model.rate import Rate
 from posthouse.relay.listen import ListenAddress, Protection
+from posthouse.relay.locks.service import Locks
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.server import NO_PROTECTION, RelayServer, ServerSettings
+from posthouse.relay.webhooks.sending import PUBLIC_ONLY, SendingSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS
 from tests.relay.both_stores import store_of
 
@@ -101,6 +103,13 @@ class Edge:
     @property
     def relay(self) -> str:
         return self.server.key.node
+
+    @property
+    def locks(self) -> Locks:
+        """The locks of a relay that is alone."""
+        locks = self.server.context.engine.locks
+        assert isinstance(locks, Locks)
+        return locks
 
     async def send(
         self,
@@ -234,6 +243,8 @@ async def running(
     deliveries: DeliverySettings = DEFAULT_SETTINGS,
     pinch: PinchSettings | None = None,
     protection: Protection = NO_PROTECTION,
+    sending: SendingSettings = PUBLIC_ONLY,
+    webhooks_per_mesh: int = 50,
     **limits: Any,
 ) -> AsyncIterator[Edge]:
     """Run a relay on a free port of loopback, with other limits where given."""
@@ -249,6 +260,8 @@ async def running(
         limits=replace(DEFAULT_LIMITS, **limits),
         deliveries=deliveries,
         pinch=pinch,
+        sending=sending,
+        webhooks_per_mesh=webhooks_per_mesh,
         clock=clock or system_clock(),
     )
     server = RelayServer(settings)

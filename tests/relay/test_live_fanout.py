@@ -8,7 +8,7 @@ from posthouse.model.event import Event, encode_event
 from posthouse.model.filters import Filter
 from posthouse.relay.live import Delivery, Live
 from posthouse.relay.wire.accept_results import Committed
-from posthouse.relay.wire.frames import event_prefix
+from posthouse.relay.wire.frames import WebSocketFormat
 
 ALICE, BOB = "ed25519:" + "a" * 64, "ed25519:" + "b" * 64
 
@@ -18,11 +18,11 @@ class Listener:
 
     def __init__(self, node: str = ALICE, sub: str = "s") -> None:
         self.node = node
-        self.prefix = event_prefix(sub)
+        self.layout = WebSocketFormat(sub)
         self.frames: list[bytes] = []
 
     def push(self, delivery: Delivery) -> None:
-        self.frames.append(delivery.frame(self.prefix))
+        self.frames.append(delivery.frame(self.layout))
 
 
 def committed(seq: int | None, kind: int = 1, mesh: str = "main", recipient: str | None = None) -> Committed:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.faults.relay_process import RelayProcess
+from tests.forked import run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60
@@ -56,13 +55,8 @@ class Host:
         """Run `posthouse ... --json` on this host."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("POSTHOUSE_")}
         own = {"POSTHOUSE_HOME": str(self.home), "PYTHONPATH": str(ROOT / "src")}
-        done = subprocess.run(
-            [sys.executable, "-m", "posthouse.cli.main", *tokens, "--json"],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            env=inherited | own | self.environ,
-        )
+        environ = inherited | own | self.environ
+        done = run_forked("posthouse.cli.main", *tokens, "--json", timeout=PATIENCE_S, env=environ)
         return Said(done.returncode, done.stdout, done.stderr)
 
     def make_key(self) -> str:

@@ -72,6 +72,7 @@ def test_full_syncs_every_commit_and_normal_does_not(database: Path) -> None:
         assert db.pragma("journal_mode") == "wal"
         assert db.pragma("wal_autocheckpoint") == 0
         assert db.pragma("foreign_keys") == 1
+        assert db.pragma("fullfsync") == 1
         db.close()
     assert levels == {Durability.FULL: 2, Durability.NORMAL: 1}
 

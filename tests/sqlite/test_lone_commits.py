@@ -13,8 +13,8 @@ from posthouse.journal.store import Store
 from posthouse.journal.verify import verify_store
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import Fatal, error
-from posthouse.sqlite.handover import PendingItem, deliver_results
-from posthouse.sqlite.writer import SLOW_COMMIT_NS, THREADED_NS
+from posthouse.storage.handover import PendingItem, deliver_results
+from posthouse.storage.writer import SLOW_COMMIT_NS, THREADED_NS
 from tests.journal.facts import note, opened, refs
 from tests.sqlite.waiting import eventually
 
@@ -115,12 +115,12 @@ async def test_no_lone_commit_begins_before_the_results_of_a_batch_are_on_their_
     clock, order = FakeClock(), list[str]()
     is_committed, may_deliver = threading.Event(), threading.Event()
 
-    def deliver_late(batch: list[PendingItem[JournalTransaction]]) -> None:
+    def deliver_late(batch: list[PendingItem[JournalTransaction]], committed_ns: int) -> None:
         is_committed.set()
         may_deliver.wait(10)
-        deliver_results(batch)
+        deliver_results(batch, committed_ns)
 
-    monkeypatch.setattr("posthouse.sqlite.writer.deliver_results", deliver_late)
+    monkeypatch.setattr("posthouse.storage.writer.deliver_results", deliver_late)
     with opened(tmp_path / "s.db", clock) as store:
         eventually(lambda: store.writer._is_asleep)
         store.writer.submit_with_callback(note("first"), lambda _seq, _error: order.append("first"), is_short=True)

@@ -11,7 +11,8 @@ import pytest
 
 from posthouse.model.errors import PosthouseError
 from posthouse.sqlite.connection import Durability, open_reader, open_writer
-from posthouse.sqlite.schema import APPLICATION_ID, Component, check_known_schema, migrate
+from posthouse.sqlite.schema import APPLICATION_ID, check_known_schema, migrate
+from posthouse.storage.sql_files import Component
 
 FIRST = "CREATE TABLE things (name TEXT) STRICT;"
 SECOND = "ALTER TABLE things ADD COLUMN size INTEGER; INSERT INTO things VALUES ('second', 2);"
@@ -75,6 +76,17 @@ def test_a_new_store_gets_all_migrations_and_no_backup(path: Path, package: Path
     assert rows(path, "SELECT * FROM schema_versions") == [("things", 2)]
     assert rows(path, "SELECT * FROM things") == [("second", 2)]
     assert backups(path) == []
+
+
+def test_a_new_store_is_complete_or_empty(path: Path, package: Path) -> None:
+    write_migration(package, 2, BROKEN)
+    with pytest.raises(PosthouseError) as failed:
+        bring_up(path, component(package))
+    assert failed.value.code == "store_migration_failed"
+    assert rows(path, "SELECT * FROM sqlite_schema") == []
+    write_migration(package, 2, SECOND)
+    bring_up(path, component(package))
+    assert rows(path, "SELECT * FROM things") == [("second", 2)]
 
 
 def test_a_migration_takes_a_backup_of_the_old_version_first(path: Path, package: Path) -> None:

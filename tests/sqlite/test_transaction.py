@@ -11,7 +11,8 @@ import pytest
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import Fatal, Transient
 from posthouse.sqlite.connection import Durability, open_writer
-from posthouse.sqlite.transaction import Item, Transaction, run_items
+from posthouse.sqlite.transaction import Transaction, run_items
+from posthouse.storage.batch import Item
 from tests.faults.failing_vfs import FailingVFS
 
 Work = Callable[[Transaction], int]

@@ -22,9 +22,10 @@ from typing import Any
 from posthouse.bus import endpoints, polling
 from posthouse.bus.administration import Administration
 from posthouse.bus.admission import Draft
-from posthouse.bus.handlers import REPLIES, Handler, Subscription, Unsubscribe
+from posthouse.bus.handlers import Handler, Subscription, Unsubscribe
 from posthouse.bus.options import Durability, Retention, bus_options, check_positive, check_type
 from posthouse.bus.refusals import Refusals, check_refusals, result_or_raise
+from posthouse.bus.request_reply import OnPartial
 from posthouse.bus.results import AckAnswer, Endpoint, PublishResult, SubscriptionView
 from posthouse.bus.running import inherit_named, inherit_running
 from posthouse.bus.session import Session
@@ -38,7 +39,7 @@ from posthouse.model.clock import Clock, system_clock
 from posthouse.model.envelope import Envelope, Signal
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.reliability import Reliability
-from posthouse.model.subjects import validate_subject
+from posthouse.model.subjects import REPLIES, validate_subject
 
 
 class Bus(Administration):
@@ -290,11 +291,19 @@ class Bus(Administration):
         return result if result.delivered_to else result_or_raise(draft, result, refusals or self._refusals)
 
     async def request(
-        self, subject: str, payload: Any, *, from_: str, timeout_s: float, budget: GivenBudget | Budget | None = None
+        self,
+        subject: str,
+        payload: Any,
+        *,
+        from_: str,
+        timeout_s: float,
+        budget: GivenBudget | Budget | None = None,
+        on_partial: OnPartial | None = None,
     ) -> Envelope:
-        """Publish and return the first reply, or raise request_timeout or request_undelivered.
+        """Publish and return the reply, or raise request_timeout, request_undelivered, request_failed, responder_busy.
 
-        The request expires with its timeout, so that no handler works for a caller that has gone.
+        The request expires with its timeout, so that no handler works for a caller that has gone. `on_partial` gets
+        what the responder publishes to `<reply_to>.partial` before its reply.
         """
         check_positive("timeout_s", timeout_s, required=True)
         options: dict[str, Any] = {"from_": from_, "budget": budget, "ttl_s": timeout_s, "refusals": "return"}
@@ -302,7 +311,7 @@ class Bus(Administration):
         async def publish(reply_to: str) -> PublishResult:
             return await self.publish(subject, payload, reply_to=reply_to, **options)
 
-        return await self._open.requests.request(subject, publish, timeout_s)
+        return await self._open.requests.request(subject, publish, timeout_s, on_partial)
 
     async def next(self, subject: str, timeout_s: float | None = None, after: str | None = None) -> Envelope | None:
         """Return the oldest waiting message of an endpoint as soon as there is one; None after `timeout_s`.

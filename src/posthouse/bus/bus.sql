@@ -95,7 +95,10 @@ SELECT state, claimed_by, attempts FROM mail WHERE endpoint = ? AND id = ?
 
 -- :name claim_mail
 UPDATE mail SET claimed_by = ?1 WHERE endpoint = ?2 AND id = ?3 AND state = 1
-AND (claimed_by IS NULL OR claimed_by = ?1) RETURNING attempts
+AND (claimed_by IS NULL OR claimed_by = ?1)
+
+-- :name mail_attempts
+SELECT attempts FROM mail WHERE endpoint = ? AND id = ?
 
 -- :name unclaim_mail
 UPDATE mail SET claimed_by = NULL WHERE endpoint = ? AND id = ?

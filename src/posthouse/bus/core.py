@@ -29,7 +29,7 @@ from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import Fatal, PosthouseError, error
-from posthouse.sqlite.schema import Component
+from posthouse.storage.sql_files import Component
 
 log = get_log(__name__)
 BUS = Component("bus", "posthouse.bus")

@@ -12,27 +12,21 @@ import os
 from collections import deque
 from collections.abc import Callable
 
+from posthouse.bus import settling
 from posthouse.bus.arrivals import RETRY_S, Arrivals, Queued
 from posthouse.bus.core import Core
-from posthouse.bus.handlers import REPLIES, HandlerRun, HandlerThreads, MessageFailure, ServeMode, Subscriptions
+from posthouse.bus.handlers import HandlerRun, HandlerThreads, MessageFailure, ServeMode, Subscriptions
 from posthouse.bus.maildir import SPARE_MAX_BYTES, Mailbox, encode_dead_letter, remove_invalid, write_dead_letter
 from posthouse.bus.redelivery import announce_again, exhausted_reason
 from posthouse.bus.results import Endpoint
 from posthouse.bus.running import RunGate
-from posthouse.bus.settling import (
-    EXPIRED,
-    EndMessage,
-    dead_letter_body,
-    decode_for_endpoint,
-    is_message_id,
-    write_message_dead_letter,
-)
 from posthouse.bus.transaction import SQL, BusTransaction
 from posthouse.log import get_log
 from posthouse.model.budget import is_expired
 from posthouse.model.clock import format_utc
 from posthouse.model.envelope import Envelope
 from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.subjects import REPLIES
 from posthouse.model.ulid import RANDOM_BYTES, next_ulid
 
 log = get_log(__name__)
@@ -168,11 +162,11 @@ class EndpointServer:
         except OSError as failure:
             self._dead_letter_invalid(message.id, failure.strerror or str(failure))
             return
-        envelope, reason = decode_for_endpoint(self.endpoint, message.id, data)
+        envelope, reason = settling.decode_for_endpoint(self.endpoint, message.id, data)
         if envelope is None:
             self._dead_letter_invalid(message.id, reason)
         elif is_expired(envelope.budget, self._core.clock.wall_ns() // MILLISECOND_NS):
-            self._dead_letter(path, envelope, data, "bus.dead", MessageFailure(EXPIRED, counts=False))
+            self._dead_letter(path, envelope, data, "bus.dead", MessageFailure(settling.EXPIRED, counts=False))
         elif 0 < message.attempts >= self._core.max_attempts:
             buried = MessageFailure(exhausted_reason(self._core.max_attempts), counts=False)
             self._core.on_handler_failed(envelope, buried.reason)
@@ -213,7 +207,7 @@ class EndpointServer:
             self._core.on_handler_failed(envelope, failure.reason)
             self._dead_letter(path, envelope, data, "bus.failed", failure)
             return
-        end = EndMessage(
+        end = settling.EndMessage(
             self._core,
             self.endpoint,
             envelope.id,
@@ -241,9 +235,9 @@ class EndpointServer:
     def _end_missing(self, id_: str) -> None:
         """End a message whose file another program has removed, so that its row does not stay."""
         self.arrivals.forget(id_)
-        body = dead_letter_body(self.endpoint, None, id_, "its file is gone")
+        body = settling.dead_letter_body(self.endpoint, None, id_, "its file is gone")
         self._core.ledger.defer(
-            EndMessage(self._core, self.endpoint, id_, f"new/{id_}", "bus.dead", actor=None, body=body)
+            settling.EndMessage(self._core, self.endpoint, id_, f"new/{id_}", "bus.dead", actor=None, body=body)
         )
 
     def _dead_letter(self, path: str, envelope: Envelope, data: bytes, record: str, failure: MessageFailure) -> None:
@@ -251,7 +245,7 @@ class EndpointServer:
         self.arrivals.forget(envelope.id)
         core = self._core
         try:
-            end = write_message_dead_letter(
+            end = settling.write_message_dead_letter(
                 core,
                 self.endpoint,
                 self._mailbox,
@@ -275,7 +269,7 @@ class EndpointServer:
         """Turn a file of new/ that is not a message into a dead letter; a file not named by an id gets one."""
         core, mailbox, path = self._core, self._mailbox, f"new/{name}"
         self.arrivals.forget(name)
-        id_ = name if is_message_id(name) else _letter_id(core)
+        id_ = name if settling.is_message_id(name) else _letter_id(core)
         text = reason if id_ == name else f"stray file {name[:80]!r}: {reason}"
         try:
             raw = remove_invalid(mailbox, path, id_)
@@ -286,8 +280,8 @@ class EndpointServer:
         except OSError as failure:
             log.error("stray_file_stays", path=str(mailbox.path / "new"), reason=str(failure))
             return
-        body = dead_letter_body(self.endpoint, None, id_, text)
-        end = EndMessage(
+        body = settling.dead_letter_body(self.endpoint, None, id_, text)
+        end = settling.EndMessage(
             core,
             self.endpoint,
             id_,
@@ -371,7 +365,7 @@ class _ClaimMessages:
             if len(self._claimed) == self._count or self._server.is_stopped:
                 self._untried = self._tried[position:]
                 return
-            attempts = tx.db.execute(SQL.claim_mail, (self._instance, number, message.id)).get
+            attempts = tx.claim(number, message.id, self._instance)
             if attempts is None:
                 self._taken.append(message)
             else:

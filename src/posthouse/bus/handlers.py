@@ -30,12 +30,11 @@ from posthouse.log import get_log
 from posthouse.model.envelope import Envelope, HandlerError
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import SLOW_AFTER_S
-from posthouse.model.subjects import ONE, REST, PatternTrie, is_pattern, matches, validate_subject
+from posthouse.model.subjects import ONE, REPLIES, REST, PatternTrie, is_pattern, matches, validate_subject
 
 log = get_log(__name__)
 Handler = Callable[[Envelope], Awaitable[Any] | Any]
 Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
-REPLIES = "_reply."  # how the subjects of replies to requests begin
 MAX_CONCURRENCY = 1_000  # more handlers than that at once is a mistake, not a wish
 _MAX_CACHED_SUBJECTS = 1_024  # bounds the memory of a bus with many subjects
 

@@ -13,9 +13,10 @@ import struct
 from collections.abc import Callable
 from contextvars import Context
 from pathlib import Path
-from typing import Protocol
 
 from asyncinotify import Inotify, Mask, Watch
+
+from posthouse.bus.watching import MailboxListener
 
 _HEADER = struct.Struct("iIII")
 _OVERFLOW = int(Mask.Q_OVERFLOW)
@@ -24,17 +25,7 @@ _READ_BYTES = 64 * 1024
 _COALESCE_S = 0.004  # the longest that a message of another process waits while only own messages arrive
 
 
-class MailboxListener(Protocol):
-    """The server of one watched mailbox."""
-
-    def on_file(self, name: str) -> bool:
-        """Handle a file that appeared; return False if the server knew of it."""
-
-    def rescan(self) -> None:
-        """Scan the whole directory, because events were lost."""
-
-
-class Watcher:
+class InotifyWatcher:
     """The one inotify descriptor of an open Bus."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:

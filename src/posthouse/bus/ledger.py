@@ -28,7 +28,7 @@ R = TypeVar("R")
 log = get_log(__name__)
 DEFERRED_MAX_WAIT_S = 0.002  # how long an ended message may wait to share a transaction
 DEFERRED_MAX_OPERATIONS = 64
-BATCH_MAX_WAIT_S = 0.001  # the longest a publish waits for handlers that are working through a backlog
+BATCH_MAX_WAIT_S = 0.002  # the longest a publish waits for handlers that are working through a backlog
 BATCH_MAX_OPERATIONS = 256
 _MAX_ROUNDS = 3  # reserve, close, and what a server then finds; further rounds let other callbacks run first
 _MAX_IDLE_ITERATIONS = 3  # a handler that does not wait takes two iterations of the loop
@@ -235,7 +235,7 @@ class Ledger:
             self._timer = self._loop.call_later(delay_s, self._run, context=self._context)
 
     def _run_or_gather(self) -> None:
-        """Commit, unless handlers are working through a backlog: then let their operations join for up to 1 ms.
+        """Commit, unless handlers are working through a backlog: then let their operations join for up to 2 ms.
 
         Each handled message usually leads to another publish. Gathering them more than doubles the throughput of 64
         publishers that wait until their message is handled (bench: in_flight_64_until_handled).

@@ -10,21 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from posthouse.bus import settling
 from posthouse.bus.core import Core
 from posthouse.bus.data_directory import is_alive
 from posthouse.bus.endpoints import find_endpoint
 from posthouse.bus.maildir import SPARE_MAX_BYTES, Mailbox
 from posthouse.bus.results import AckAnswer, Endpoint
 from posthouse.bus.serving import EndpointServers
-from posthouse.bus.settling import (
-    EXPIRED,
-    EndMessage,
-    FileStatus,
-    decode_for_endpoint,
-    is_message_id,
-    settle_file,
-    write_message_dead_letter,
-)
 from posthouse.bus.taps import Follower, Followers
 from posthouse.bus.transaction import SQL, BusTransaction
 from posthouse.journal.digest import Record
@@ -97,24 +89,26 @@ async def ack(core: Core, servers: EndpointServers, subject: str, id_: str) -> A
         return "unknown"
     path = f"{folder}/{id_}"
     is_spare = (mailbox.size(path) or 0) <= SPARE_MAX_BYTES
-    end = EndMessage(core, endpoint, id_, path, "bus.handled", actor=None, is_spare=is_spare)
+    end = settling.EndMessage(core, endpoint, id_, path, "bus.handled", actor=None, is_spare=is_spare)
     status = await core.ledger.run(lambda tx: _end_unserved(core, tx, endpoint, path, end))
-    if status is FileStatus.READY:
+    if status is settling.FileStatus.READY:
         end.on_committed()
         return "acked"
-    if status is FileStatus.ENDED:
+    if status is settling.FileStatus.ENDED:
         core.directory.mailbox(endpoint.hash).remove(path)
-    return "being_served" if status is FileStatus.CLAIMED else "unknown"
+    return "being_served" if status is settling.FileStatus.CLAIMED else "unknown"
 
 
-def _end_unserved(core: Core, tx: BusTransaction, endpoint: Endpoint, path: str, end: EndMessage) -> FileStatus:
+def _end_unserved(
+    core: Core, tx: BusTransaction, endpoint: Endpoint, path: str, end: settling.EndMessage
+) -> settling.FileStatus:
     """End a stored message unless another process serves the endpoint; return what the file was."""
     if _is_served(core, tx, endpoint, except_for=core.instance.number):
-        return FileStatus.CLAIMED
+        return settling.FileStatus.CLAIMED
     mailbox = core.directory.mailbox(endpoint.hash)
     folder, _, id_ = path.partition("/")
-    status = settle_file(tx, endpoint, mailbox, folder, id_, core.instance.number).status
-    if status is FileStatus.READY:
+    status = settling.settle_file(tx, endpoint, mailbox, folder, id_, core.instance.number).status
+    if status is settling.FileStatus.READY:
         end.apply(tx)
     return status
 
@@ -140,13 +134,13 @@ async def dead_letter_expired(core: Core, hash_: str) -> None:
 
 def _read_waiting(endpoint: Endpoint, mailbox: Mailbox, name: str) -> _Waiting | None:
     """Return a waiting message; None if it is gone, or not a message: the server removes invalid files."""
-    if not is_message_id(name):
+    if not settling.is_message_id(name):
         return None
     try:
         data = mailbox.read(f"new/{name}")
     except OSError:
         return None
-    envelope, _reason = decode_for_endpoint(endpoint, name, data)
+    envelope, _reason = settling.decode_for_endpoint(endpoint, name, data)
     return None if envelope is None else _Waiting(envelope, data)
 
 
@@ -160,7 +154,7 @@ async def _dead_letter(core: Core, endpoint: Endpoint, expired: list[_Waiting]) 
             continue
         path = f"new/{envelope.id}"
         try:
-            end = write_message_dead_letter(core, endpoint, mailbox, path, envelope, data, EXPIRED)
+            end = settling.write_message_dead_letter(core, endpoint, mailbox, path, envelope, data, settling.EXPIRED)
         except OSError:
             await core.ledger.run(lambda tx: tx.db.execute(SQL.unclaim_all, (core.instance.number, endpoint.number)))
             raise
@@ -176,6 +170,6 @@ def _claim(core: Core, tx: BusTransaction, endpoint: Endpoint, ids: list[str]) -
     return {
         id_
         for id_ in ids
-        if settle_file(tx, endpoint, mailbox, "new", id_, instance).status is FileStatus.READY
-        and tx.db.execute(SQL.claim_mail, (instance, endpoint.number, id_)).get is not None
+        if settling.settle_file(tx, endpoint, mailbox, "new", id_, instance).status is settling.FileStatus.READY
+        and tx.claim(endpoint.number, id_, instance) is not None
     }

@@ -18,7 +18,6 @@ import msgspec
 from posthouse.bus.core import Core
 from posthouse.bus.data_directory import UNROUTED, endpoint_hash, is_alive
 from posthouse.bus.endpoints import insert_endpoint, read_description, remove_mailbox, unregister
-from posthouse.bus.handlers import REPLIES
 from posthouse.bus.letter_counts import add_found_letter, recount_all
 from posthouse.bus.maildir import Mailbox
 from posthouse.bus.redelivery import Leftovers, redeliver_all, redeliver_claims, release_dead_server, remove_leftovers
@@ -29,6 +28,7 @@ from posthouse.bus.transaction import SQL, BusTransaction, MailState
 from posthouse.log import get_log
 from posthouse.model.envelope import decode_dead_letter
 from posthouse.model.errors import PosthouseError
+from posthouse.model.subjects import REPLIES
 from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close
 from posthouse.sqlite.store_lock import StoreLock
 

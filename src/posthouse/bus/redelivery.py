@@ -16,7 +16,16 @@ from posthouse.bus.core import Core
 from posthouse.bus.letter_counts import add_found_letter
 from posthouse.bus.maildir import Mailbox
 from posthouse.bus.results import Endpoint
-from posthouse.bus.settling import FileStatus, dead_letter_body, endpoint_fields, release_reservation, settle_file
+from posthouse.bus.settling import (
+    ENDS,
+    FileStatus,
+    dead_letter_body,
+    endpoint_fields,
+    find_last_record,
+    is_message_id,
+    release_reservation,
+    settle_file,
+)
 from posthouse.bus.transaction import SQL, BusTransaction
 from posthouse.log import get_log
 from posthouse.model.envelope import decode_dead_letter
@@ -116,7 +125,23 @@ def release_dead_server(core: Core, tx: BusTransaction, endpoint: Endpoint, inst
         return []
     claims: Any = tx.db.execute(SQL.claims_on_endpoint, (instance, endpoint.number)).fetchall()
     leftovers = redeliver_claims(tx, endpoint, mailbox, [id_ for (id_,) in claims])
-    return leftovers + (redeliver_all(core, tx, endpoint, mailbox) if was_last else [])
+    if was_last:
+        return leftovers + redeliver_all(core, tx, endpoint, mailbox)
+    return leftovers + find_ended(tx, endpoint, mailbox)
+
+
+def find_ended(tx: BusTransaction, endpoint: Endpoint, mailbox: Mailbox) -> Leftovers:
+    """Find files in cur/ of messages that have ended: their process was killed before it removed them.
+
+    They have no row, so no claim leads to them. Files of living processes may be among them: removing one is harmless.
+    """
+    return [
+        f"cur/{name}"
+        for name in mailbox.names("cur")
+        if tx.db.execute(SQL.mail_row, (endpoint.number, name)).fetchone() is None
+        and is_message_id(name)
+        and find_last_record(tx, endpoint, name) in ENDS
+    ]
 
 
 def remove_leftovers(core: Core, endpoint: Endpoint, leftovers: Leftovers) -> None:

@@ -17,12 +17,19 @@ from posthouse.bus.core import Core
 from posthouse.bus.data_directory import is_alive
 from posthouse.bus.endpoint_server import EndpointServer
 from posthouse.bus.handlers import HandlerThreads, ServeMode, Subscriptions, group_conflict, is_reached
-from posthouse.bus.inotify import Watcher
-from posthouse.bus.redelivery import Leftovers, redeliver_all, release_dead_server, release_server, remove_leftovers
+from posthouse.bus.redelivery import (
+    Leftovers,
+    find_ended,
+    redeliver_all,
+    release_dead_server,
+    release_server,
+    remove_leftovers,
+)
 from posthouse.bus.results import Endpoint
 from posthouse.bus.running import RunGate
 from posthouse.bus.settling import endpoint_fields
 from posthouse.bus.transaction import SQL, BusTransaction
+from posthouse.bus.watching import Watcher
 from posthouse.log import get_log
 from posthouse.model.breaker import BreakerState
 from posthouse.model.errors import PosthouseError
@@ -113,6 +120,8 @@ class EndpointServers:
                     log.error("endpoint_not_served", subject=endpoint.subject, reason=str(failure))
         for server in list(self._servers.values()):
             server.rescan()
+            if server.mode.group:
+                self._core.ledger.submit(_RemoveEnded(self._core, server.endpoint))
 
     def _update(self, endpoint: Endpoint) -> _JoinEndpoint | None:
         """Start, change or stop the server of an endpoint; return the operation that starts it."""
@@ -400,4 +409,29 @@ class _ReleaseDead:
 
     def on_failed(self, _failure: Exception) -> bool:
         """Give up: the next look finds the same process dead."""
+        return False
+
+
+class _RemoveEnded:
+    """Ledger operation: remove files of ended messages that a group has in cur/.
+
+    The process that gives back the messages of a dead one may be killed too, before it removes the leftovers.
+    """
+
+    __slots__ = ("_core", "_endpoint", "_leftovers")
+
+    def __init__(self, core: Core, endpoint: Endpoint) -> None:
+        self._core = core
+        self._endpoint = endpoint
+        self._leftovers: Leftovers = []
+
+    def apply(self, tx: BusTransaction) -> None:
+        mailbox = self._core.directory.find_mailbox(self._endpoint.hash)
+        self._leftovers = [] if mailbox is None else find_ended(tx, self._endpoint, mailbox)
+
+    def on_committed(self) -> None:
+        remove_leftovers(self._core, self._endpoint, self._leftovers)
+
+    def on_failed(self, _failure: Exception) -> bool:
+        """Give up: the next rescan looks again."""
         return False

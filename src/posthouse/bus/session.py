@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,7 +22,6 @@ from posthouse.bus.dead_letters import UnroutedLetters
 from posthouse.bus.handlers import Subscriptions, is_reached
 from posthouse.bus.housekeeping import Housekeeping
 from posthouse.bus.index.message_index import IndexUpdater
-from posthouse.bus.inotify import Watcher
 from posthouse.bus.options import BusOptions
 from posthouse.bus.publishing import Publisher
 from posthouse.bus.request_reply import Requests
@@ -31,11 +31,14 @@ from posthouse.bus.signals import Signals
 from posthouse.bus.sync import ENDING_SIGNALS
 from posthouse.bus.taps import Followers
 from posthouse.bus.waiting import WaitingPublishes
+from posthouse.bus.watching import PortableWatcher, Watcher
 from posthouse.log import get_log
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import Fatal, error
 
 log = get_log(__name__)
+#: False on other systems, such as macOS, where PortableWatcher takes its place
+HAS_INOTIFY = sys.platform == "linux"
 _LOOK_AGAIN_S = 1.0  # files that another program puts into a mailbox without a server have no journal record
 
 
@@ -76,7 +79,7 @@ class Session:
 
     def _build(self, options: BusOptions) -> None:
         core = self.core
-        self.watcher = Watcher(core.loop, core.context)
+        self.watcher = _make_watcher(core)
         self._opened.callback(self.watcher.close)
         self.subscriptions = Subscriptions()
         self.signals = Signals(core.loop, core.context, options.max_listeners)
@@ -180,6 +183,14 @@ class Session:
             self.servers.abandon()
             self.requests.fail(failure)
             self._start_closing()
+
+
+def _make_watcher(core: Core) -> Watcher:
+    if not HAS_INOTIFY:
+        return PortableWatcher(core.loop, core.context, core.directory.mailboxes, core.directory.tick)
+    from posthouse.bus.inotify import InotifyWatcher  # cannot be imported elsewhere
+
+    return InotifyWatcher(core.loop, core.context)
 
 
 class _EndingSignals:

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from posthouse.bus.core import Core
-from posthouse.bus.inotify import Watcher
 from posthouse.bus.options import check_handler, check_type
 from posthouse.bus.running import decode_published
+from posthouse.bus.watching import Watcher
 from posthouse.journal.cursor import Cursor, resolve_cursor
 from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after, read_extent

@@ -23,7 +23,7 @@ from posthouse.model.breaker import BreakerState, Circuit
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.subjects import REST, LiteralTrie, is_pattern, prefixes
 from posthouse.model.ulid import RANDOM_BYTES, next_ulid
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.bus", "bus.sql")
 _MAX_CACHED_ROWS = 4_096  # rows cached between transactions: bounds the memory of a bus with many senders
@@ -238,6 +238,14 @@ class BusTransaction:
         if counters is not None:
             self._touched[number] = counters
         return counters
+
+    def claim(self, number: int, id_: str, instance: int) -> int | None:
+        """Claim a message for an instance and return its attempts; None if another instance works on it."""
+        self.db.execute(SQL.claim_mail, (instance, number, id_))
+        if not self.db.changes():
+            return None
+        attempts: int = self.db.execute(SQL.mail_attempts, (number, id_)).get
+        return attempts
 
     def sender(self, name: str) -> SenderCounter:
         """Return the rate window of a sender that publishes in this transaction."""

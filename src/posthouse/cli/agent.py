@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
+from posthouse.cli.completers import complete_agents
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions, parse_duration
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.errors import error
@@ -123,7 +124,7 @@ def retire(
     output.result(agent, f"{agent.name} takes no more mail: {agent.retired_reason}")
 
 
-Names = Annotated[str, Parameter(help="Names of the agents; by default the one you act as.")]
+Names = Annotated[str, Parameter(completer=complete_agents, help="Names of the agents; by default the one you act as.")]
 Program = Annotated[str | None, Parameter(help="All agents of this program; they usually share an account.")]
 
 

@@ -11,29 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from posthouse.cli import bus_session
 from posthouse.cli.bus_admin import access_app as access
 from posthouse.cli.bus_admin import breakers_app as breakers
 from posthouse.cli.bus_admin import dead_app as dead
 from posthouse.cli.bus_admin import endpoints_app as endpoints
 from posthouse.cli.bus_admin import metrics, rebuild, recover
 from posthouse.cli.bus_limits import limits
-from posthouse.cli.bus_session import (
-    DEFAULT_SENDER,
-    AsText,
-    BusDir,
-    BusFlags,
-    Count,
-    Payload,
-    Seconds,
-    Sender,
-    bus_arguments,
-    describe,
-    plain_envelope,
-    read_payload,
-    shorten,
-    show_published,
-    with_bus,
-)
 from posthouse.cli.bus_top import top
 from posthouse.cli.commands import noun
 from posthouse.cli.output import PLAIN, Output, table
@@ -47,17 +31,17 @@ if TYPE_CHECKING:
 
 def pub(
     subject: Annotated[str, Parameter(help="A subject, or a pattern that matches several endpoints.")],
-    payload: Payload,
+    payload: bus_session.Payload,
     /,
     *,
-    from_: Sender = DEFAULT_SENDER,
+    from_: bus_session.Sender = bus_session.DEFAULT_SENDER,
     reply_to: Annotated[str | None, Parameter(help="Subject for replies.")] = None,
     in_reply_to: Annotated[str | None, Parameter(help="Id of the message this one answers.")] = None,
     ttl_s: Annotated[float | None, Parameter(name="--ttl", help="Seconds until the message expires.")] = None,
     wait_s: Annotated[float | None, Parameter(name="--wait", help="Seconds to wait for rate, room or breaker.")] = None,
-    text: AsText = False,
-    directory: BusDir = None,
-    flags: BusFlags | None = None,
+    text: bus_session.AsText = False,
+    directory: bus_session.BusDir = None,
+    flags: bus_session.BusFlags | None = None,
     output: Output = PLAIN,
 ) -> int:
     """Publish a message; the exit code is 1 if no mailbox accepted it.
@@ -68,24 +52,24 @@ def pub(
         posthouse bus pub team.builder "please build" --text --from team.lead --ttl 600 --wait 30
         echo '[1, 2]' | posthouse bus pub 'team.*' - --json
     """
-    content = read_payload(payload, text)
+    content = bus_session.read_payload(payload, text)
     options: dict[str, Any] = {"from_": from_, "reply_to": reply_to, "in_reply_to": in_reply_to}
     options |= {"ttl_s": ttl_s, "wait_s": wait_s}
-    arguments = {"shows_refusals": True} | bus_arguments(flags)
-    result = with_bus(directory, output, lambda bus: bus.publish(subject, content, **options), **arguments)
-    return show_published(output, result)
+    arguments = {"shows_refusals": True} | bus_session.bus_arguments(flags)
+    result = bus_session.with_bus(directory, output, lambda bus: bus.publish(subject, content, **options), **arguments)
+    return bus_session.show_published(output, result)
 
 
 def req(
     subject: Annotated[str, Parameter(help="The endpoint to send the request to.")],
-    payload: Payload,
+    payload: bus_session.Payload,
     /,
     *,
-    from_: Sender = DEFAULT_SENDER,
+    from_: bus_session.Sender = bus_session.DEFAULT_SENDER,
     timeout_s: Annotated[float, Parameter(name="--timeout", help="Seconds to wait for the reply.")] = 30.0,
-    text: AsText = False,
-    directory: BusDir = None,
-    flags: BusFlags | None = None,
+    text: bus_session.AsText = False,
+    directory: bus_session.BusDir = None,
+    flags: bus_session.BusFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
     """Send a request and show the first reply.
@@ -95,15 +79,15 @@ def req(
         posthouse bus req math.double '{"n": 21}'
         posthouse bus req team.builder status --text --timeout 5 --json
     """
-    content = read_payload(payload, text)
-    reply = with_bus(
+    content = bus_session.read_payload(payload, text)
+    reply = bus_session.with_bus(
         directory,
         output,
         lambda bus: bus.request(subject, content, from_=from_, timeout_s=timeout_s),
-        **bus_arguments(flags),
+        **bus_session.bus_arguments(flags),
     )
     shown = reply.payload if isinstance(reply.payload, str) else _pretty(reply.payload)
-    output.result(plain_envelope(reply), shown)
+    output.result(bus_session.plain_envelope(reply), shown)
 
 
 def _pretty(payload: object) -> str:
@@ -119,7 +103,7 @@ def inbox(
     limit: Annotated[int, Parameter(help="Maximum number of messages to show.")] = 20,
     after: Annotated[str | None, Parameter(help="Only messages after this id.")] = None,
     ack: Annotated[str | None, Parameter(help="Acknowledge the message with this id instead of listing.")] = None,
-    directory: BusDir = None,
+    directory: bus_session.BusDir = None,
     output: Output = PLAIN,
 ) -> int:
     """Show the waiting messages of an endpoint, oldest first; they stay until acknowledged or handled.
@@ -131,15 +115,15 @@ def inbox(
         posthouse bus inbox team.me --ack 01JCPZ6Q3M0000000000000000
     """
     if ack is not None:
-        outcome = with_bus(directory, output, lambda bus: bus.ack(subject, ack))
+        outcome = bus_session.with_bus(directory, output, lambda bus: bus.ack(subject, ack))
         output.result({"id": ack, "answer": outcome}, f"{ack}  {outcome}")
         return Exit.OK if outcome == "acked" else Exit.REFUSED
-    mail = with_bus(directory, output, lambda bus: bus.read_inbox(subject, limit, after=after))
+    mail = bus_session.with_bus(directory, output, lambda bus: bus.read_inbox(subject, limit, after=after))
     if output.json:
         for envelope in mail:
-            output.result(plain_envelope(envelope), "")
+            output.result(bus_session.plain_envelope(envelope), "")
     elif mail:
-        rows = [(e.id, e.created_at, e.from_, e.subject, shorten(e.payload)) for e in mail]
+        rows = [(e.id, e.created_at, e.from_, e.subject, bus_session.shorten(e.payload)) for e in mail]
         output.result(None, table(("id", "created", "from", "subject", "payload"), rows))
     else:
         output.note("no mail")
@@ -150,10 +134,12 @@ def tap(
     pattern: Annotated[str, Parameter(help="Subject pattern to watch; `>` matches everything.")] = ">",
     /,
     *,
-    after: Annotated[str | None, Parameter(help="Journal cursor to start after. Default: now.")] = None,
-    count: Count = None,
-    for_s: Seconds = None,
-    directory: BusDir = None,
+    after: Annotated[
+        str | None, Parameter(allow_leading_hyphen=True, help="Journal cursor to start after. Default: now.")
+    ] = None,
+    count: bus_session.Count = None,
+    for_s: bus_session.Seconds = None,
+    directory: bus_session.BusDir = None,
     output: Output = PLAIN,
 ) -> None:
     """Show every published message that matches, as it is published; consumes nothing.
@@ -163,7 +149,7 @@ def tap(
         posthouse bus tap '>'
         posthouse bus tap 'team.*' --count 10 --json
     """
-    with_bus(directory, output, lambda bus: watch_bus(bus, pattern, after, count, for_s, output))
+    bus_session.with_bus(directory, output, lambda bus: watch_bus(bus, pattern, after, count, for_s, output))
 
 
 async def watch_bus(
@@ -180,7 +166,7 @@ async def watch_bus(
         nonlocal seen
         if done.is_set():
             return
-        output.result(plain_envelope(envelope), describe(envelope))
+        output.result(bus_session.plain_envelope(envelope), bus_session.describe(envelope))
         seen += 1
         if count is not None and seen >= count:
             done.set()
@@ -197,10 +183,10 @@ def serve(
     *,
     run: Annotated[str | None, Parameter(help="Program that handles each message.")] = None,
     owner: Annotated[str | None, Parameter(help="Owner of the endpoint.")] = None,
-    count: Count = None,
-    for_s: Seconds = None,
-    directory: BusDir = None,
-    flags: BusFlags | None = None,
+    count: bus_session.Count = None,
+    for_s: bus_session.Seconds = None,
+    directory: bus_session.BusDir = None,
+    flags: bus_session.BusFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
     """Register an endpoint, handle its messages and show them.
@@ -212,7 +198,9 @@ def serve(
         posthouse bus serve team.me --count 1 --json
     """
     handler = EndpointHandler(output, None if run is None else split_command(run), count)
-    with_bus(directory, output, lambda bus: handler.serve(bus, subject, owner, for_s), **bus_arguments(flags))
+    bus_session.with_bus(
+        directory, output, lambda bus: handler.serve(bus, subject, owner, for_s), **bus_session.bus_arguments(flags)
+    )
 
 
 class EndpointHandler:
@@ -231,7 +219,7 @@ class EndpointHandler:
         done = asyncio.Event()
 
         async def handle(envelope: Envelope) -> None:
-            self.output.result(plain_envelope(envelope), describe(envelope))
+            self.output.result(bus_session.plain_envelope(envelope), bus_session.describe(envelope))
             if self.run is not None:
                 await self._reply(bus, envelope, await run_program(self.run, envelope.payload))
             if self.left is not None:

@@ -192,7 +192,7 @@ async def _watch(bus: Bus, for_s: float | None, interval_s: float, recent: int, 
     clock = system_clock()
     loop = asyncio.get_running_loop()
     ends_at = None if for_s is None else loop.time() + for_s
-    clears = ends_at is None and not output.json and sys.stdout.isatty()
+    clears = ends_at is None and output.form == "table" and sys.stdout.isatty()
     while True:
         traffic = await sample_traffic(bus, clock.wall_ns(), recent)
         if clears:

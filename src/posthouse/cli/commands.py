@@ -1,21 +1,20 @@
-"""The list of commands, and the two commands about the command line itself: `version` and `completion`.
+"""Where each command is, and the two commands about the command line itself: `version` and `completion`.
 
-One line in COMMANDS adds a command: its name, and the module and attribute of its function or app. A command module
-is imported when its command runs; `posthouse version` loads only this module and `output`. Command modules import the
-layer they drive inside functions, so that `posthouse --help` works without any extra installed.
+If you add a command: 1. its module and attribute in COMMANDS, 2. its line in `overview.GROUPS`. A command module is
+imported when its command runs. It imports the layer that it drives inside functions, so that its --help works without
+any extra installed.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
-from importlib import import_module
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from posthouse.cli.output import PLAIN, Output
-from posthouse.version import __version__
+from posthouse.cli.overview import TAGLINE
+from posthouse.version import __version__, version_line
 
 
 def version(*, output: Output = PLAIN) -> None:
@@ -27,7 +26,7 @@ def version(*, output: Output = PLAIN) -> None:
         posthouse version --json
     """
     value = {"posthouse": __version__, "python": platform.python_version()}
-    output.result(value, f"posthouse {__version__} (Python {value['python']})")
+    output.result(value, version_line())
 
 
 Shell = Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell that runs the script.")]
@@ -42,59 +41,63 @@ def completion(shell: Shell, /, *, output: Output = PLAIN) -> None:
         posthouse completion zsh > ~/.zfunc/_posthouse
         posthouse completion fish > ~/.config/fish/completions/posthouse.fish
     """
-    script = build(eager=True).generate_completion(shell=shell)
+    script = build().generate_completion(shell=shell)
     output.result({"shell": shell, "script": script}, script)
 
 
-#: Name on the command line -> module and attribute.
+#: Name on the command line -> module and attribute of its function or app.
 COMMANDS = {
-    "version": "posthouse.cli.commands:version",
-    "doctor": "posthouse.cli.doctor:doctor",
-    "config": "posthouse.cli.config:config",
-    "keys": "posthouse.cli.keys:app",
-    "bus": "posthouse.cli.bus:app",
-    "relay": "posthouse.cli.relay:app",
-    "event": "posthouse.cli.event:app",
-    "mesh": "posthouse.cli.mesh:app",
     "up": "posthouse.cli.up:up",
-    "down": "posthouse.cli.status:down",
+    "connect": "posthouse.cli.connect:connect",
     "status": "posthouse.cli.status:status",
+    "console": "posthouse.cli.console:console",
     "invite": "posthouse.cli.up:invite",
     "join": "posthouse.cli.join:join",
-    "use": "posthouse.cli.join:use",
-    "trust": "posthouse.cli.keys:trust",
-    "message": "posthouse.cli.message:app",
-    "queue": "posthouse.cli.queue:app",
-    "daemon": "posthouse.cli.daemon:app",
+    "down": "posthouse.cli.status:down",
+    "doctor": "posthouse.cli.doctor:doctor",
+    "version": "posthouse.cli.commands:version",
     "send": "posthouse.cli.send:send",
+    "request": "posthouse.cli.request:request",
     "inbox": "posthouse.cli.inbox:app",
-    "agent": "posthouse.cli.agent:app",
-    "peers": "posthouse.cli.peers:peers",
-    "topic": "posthouse.cli.topic:app",
-    "profile": "posthouse.cli.peers:profile",
     "tail": "posthouse.cli.inbox:tail",
     "history": "posthouse.cli.history:history",
     "trace": "posthouse.cli.trace:trace",
+    "topic": "posthouse.cli.topic:app",
+    "message": "posthouse.cli.message:app",
+    "bus": "posthouse.cli.bus:app",
+    "agent": "posthouse.cli.agent:app",
+    "peers": "posthouse.cli.peers:peers",
+    "profile": "posthouse.cli.peers:profile",
+    "use": "posthouse.cli.join:use",
+    "mesh": "posthouse.cli.mesh:app",
+    "trust": "posthouse.cli.keys:trust",
     "lock": "posthouse.cli.lock:app",
     "reserve": "posthouse.cli.reserve:reserve",
     "release": "posthouse.cli.reserve:release",
     "guard": "posthouse.cli.guard:app",
-    "mcp": "posthouse.cli.mcp:mcp",
-    "hook": "posthouse.cli.connect_hooks:hook",
-    "connect": "posthouse.cli.connect:connect",
-    "console": "posthouse.cli.console:console",
-    "pipeline": "posthouse.cli.pipeline:app",
+    "relay": "posthouse.cli.relay:app",
+    "daemon": "posthouse.cli.daemon:app",
+    "check": "posthouse.cli.check:app",
+    "top": "posthouse.cli.top:top",
+    "queue": "posthouse.cli.queue:app",
+    "webhook": "posthouse.cli.webhook:app",
+    "keys": "posthouse.cli.keys:app",
+    "config": "posthouse.cli.config:config",
     "bench": "posthouse.cli.bench:app",
     "completion": "posthouse.cli.commands:completion",
+    "man": "posthouse.cli.man:man",
+    "event": "posthouse.cli.event:app",
+    "pipeline": "posthouse.cli.pipeline:app",
+    "mcp": "posthouse.cli.mcp:mcp",
+    "hook": "posthouse.cli.connect_hooks:hook",
 }
-_HELP = "The relay for teams of AI agents: durable messages, budgets, locks, and a history that can be proved."
 
 
-def build(*, eager: bool = False) -> App:
-    """Make the command line; `eager` loads every command module, which help and completion need."""
-    app = noun("posthouse", _HELP, version=__version__)
+def build() -> App:
+    """Make the command line."""
+    app = noun("posthouse", TAGLINE, version=version_line())
     for name, path in COMMANDS.items():
-        app.command(_load(path) if eager else path, name=name)
+        app.command(path, name=name)
     return app
 
 
@@ -103,7 +106,6 @@ def noun(name: str, summary: str, version: str | None = None) -> App:
     return App(name=name, help=summary, version=version, version_flags=["--version"] if version else [])
 
 
-def _load(path: str) -> App | Callable[..., object]:
-    module, _, attribute = path.partition(":")
-    loaded: App | Callable[..., object] = getattr(import_module(module), attribute)
-    return loaded
+def note_new_name(former: str, name: str, output: Output) -> None:
+    """Tell people that a command has another name now; the former one is hidden, and goes with 1.0."""
+    output.note(f"`posthouse {former}` is `posthouse {name}` now; the former name goes with 1.0")

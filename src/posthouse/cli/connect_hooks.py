@@ -195,10 +195,10 @@ def hook(
     ] = None,
     output: Output = PLAIN,
 ) -> int:
-    """Report an event of a coding agent's session to the daemon, and print how much mail waits for the agent.
+    """Report an event of a coding agent's session, and print how much mail waits for the agent.
 
     `posthouse connect PROGRAM --wake` installs this command as a hook of the program. It reads the program's JSON on
-    stdin and answers in the program's format. It ends with exit code 0, silent if the daemon is down.
+    stdin, tells the daemon, and answers in the program's format. It ends with exit code 0, silent without a daemon.
 
     For example:
 
@@ -210,4 +210,5 @@ def hook(
     words = [program, event]
     words += [] if as_ is None else ["--as", as_]
     words += [] if directory is None else ["--dir", str(directory)]
-    return run(words) or 0
+    code = run(words)
+    return code if isinstance(code, int) else 0

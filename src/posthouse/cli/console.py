@@ -10,12 +10,15 @@ import asyncio
 import signal
 import sys
 import webbrowser
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from posthouse.cli.config import load_settings
+from posthouse.cli.exit_codes import extra_hint
 from posthouse.cli.options import DEFAULT_DAEMON, DEFAULT_RELAY, DaemonOptions, RelayOptions
 from posthouse.cli.output import PLAIN, Output
 from posthouse.model.errors import error
@@ -56,8 +59,7 @@ def _require_extra() -> None:
         try:
             import_module(library)
         except ModuleNotFoundError as missing:
-            hint = "Run `pip install 'posthouse[console]'`."
-            raise error("extra_missing", library=library, hint=hint) from missing
+            raise error("extra_missing", library=library, hint=extra_hint("console")) from missing
 
 
 async def _serve(
@@ -68,12 +70,17 @@ async def _serve(
     from posthouse.console.console_server import ConsoleServer
     from posthouse.console.upstream import Upstream
     from posthouse.model.clock import system_clock
+    from posthouse.pipeline.audit.finding import read_last_audit
+    from posthouse.pipeline.lake.storage import open_storage
 
     mesh = daemon_options.chosen_mesh()
     clock = system_clock()
     daemon = AsyncDaemonClient(daemon_options.location(), agent=daemon_options.agent)
     upstream = Upstream(daemon, relay_options.client(mesh), clock)
-    upstream.find_bus_steps = bus_steps
+    settings = load_settings({})
+    upstream.find_bus_steps = partial(bus_steps, settings.path("bus.dir"))
+    lake = open_storage(settings.text("pipeline.lake"))
+    upstream.read_last_audit = partial(read_last_audit, lake.host_directory)
     server = ConsoleServer(upstream, clock, port)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()

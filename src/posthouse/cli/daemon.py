@@ -158,7 +158,7 @@ def status(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = P
 
 def _mesh_line(mesh: MeshState) -> str:
     state = mesh.state if mesh.admitted or mesh.state != "connected" else "connected, not admitted"
-    reason = "" if mesh.reason is None else f": {mesh.reason}"
+    reason = "" if mesh.reason is None else f": {mesh.reason}. {mesh.hint or ''}".rstrip()
     return f"{'mesh':<20}{mesh.mesh} at {mesh.relay} is {state}{reason}"
 
 
@@ -265,6 +265,23 @@ def remint(
     output.result({"before": before or None, "node": after}, f"the daemon is now {after}")
 
 
+def rotate_key(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+    """Replace the key of this host in a mesh; its name, mail and agents keep their addresses.
+
+    The old key signs that the new one takes its place, and the relay refuses the old one from then on. It stays in the
+    directory, for mail that was sealed for it. If the command is interrupted, run it again.
+
+    For example:
+
+        posthouse daemon rotate-key
+        posthouse daemon rotate-key --mesh team --json
+    """
+    mesh = daemon_options.chosen_mesh()
+    with daemon_options.client() as daemon:
+        rotated = daemon.rotate_key(mesh)
+    output.result(rotated, f"this host is now {rotated['node']} in {mesh}; it was {rotated['before']}")
+
+
 def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Replace the damaged outbox of a stopped daemon by a new one with all rows that can be read.
 
@@ -336,6 +353,7 @@ app.command(version, name="version")
 app.command(logs, name="logs")
 app.command(accept_host, name="accept-host")
 app.command(remint, name="remint")
+app.command(rotate_key, name="rotate-key")
 app.command(recover, name="recover")
 app.command(install_service, name="install-service")
 app.command(uninstall_service, name="uninstall-service")

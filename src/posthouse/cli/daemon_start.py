@@ -1,8 +1,8 @@
 """Starting a daemon: its options and settings, the process that runs already, and the directory of a mesh.
 
 config.toml in the directory of a mesh has the same form as the one in the home directory and overrides it for that
-mesh; the first start records the relay there. uvloop and posthouse.daemon are imported inside the functions that run
-the daemon.
+mesh; the first start records the relay there. The server and posthouse.daemon are imported inside the functions
+that run the daemon.
 """
 
 from __future__ import annotations
@@ -88,6 +88,9 @@ def daemon_settings(options: StartOptions, flags: Mapping[str, Any] | None) -> t
         tcp="on" if options.tcp == "auto" and values.integer("mcp.port") else options.tcp,
         port=values.integer("mcp.port"),
         tool_wait_max_s=values.integer("mcp.wait_max_s"),
+        reports_usage=values.is_on("daemon.report_usage"),
+        otlp_url=values.optional_text("daemon.otlp_url"),
+        trace_ratio=values.number("daemon.trace_ratio"),
         hooks=load_hooks(),
         load_mesh=load_mesh,
         chosen_mesh=Memberships.of_home().chosen if options.daemon_options.directory is None else lambda: named,
@@ -155,20 +158,19 @@ def _relay(values: Settings, mesh: str, directory: Path, given: str | None) -> s
     is_named = given is not None or recorded_relay(directory) is not None
     joined = None if is_named else Memberships.of_home().get(mesh)
     address = joined.relay if joined is not None else values.text("client.relay")
-    return parse_relay_url(address, allow_plain=values.is_on("client.allow_plain")).origin
+    return str(parse_relay_url(address, allow_plain=values.is_on("client.allow_plain")))
 
 
 def run_daemon(settings: DaemonSettings, values: Mapping[str, Resolved], on_ready: Callable[[Daemon], None]) -> None:
     """Run a daemon until SIGTERM, SIGINT or a failure, which is raised; `on_ready` runs once its socket answers."""
-    import uvloop
-
     from posthouse.cli.log import LogFile, log_to_file
     from posthouse.files import private_dir
+    from posthouse.http.server import new_event_loop
 
     log = LogFile(private_dir(settings.directory) / "daemon.log")
     log_to_file(log, values)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(settings, on_ready))
     finally:
         log.close()

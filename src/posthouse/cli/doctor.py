@@ -92,12 +92,26 @@ def check_sqlite() -> Finding:
     return ok("sqlite", version)
 
 
-def check_relay_extra() -> Finding:
-    """Check that the libraries of the relay and its client are installed."""
-    missing = [name for name in ("aiohttp", "uvloop", "prometheus_client") if find_spec(name) is None]
-    if missing:
-        return warn("relay extra", f"{', '.join(missing)} missing", "Run `pip install 'posthouse[relay]'`.")
-    return ok("relay extra", "installed")
+def list_extras() -> Finding:
+    """Say which extras are installed; each is optional."""
+    libraries = {
+        "fast": "uvloop",
+        "ssh": "cryptography",
+        "pinch": "google.protobuf",
+        "console": "jinja2",
+        "postgresql": "psycopg",
+        "otel": "opentelemetry.sdk",
+        "pipeline": "pyspark",
+    }
+    found = [extra for extra, library in libraries.items() if _is_installed(library)]
+    return ok("extras", ", ".join(found) or "none")
+
+
+def _is_installed(library: str) -> bool:
+    try:
+        return find_spec(library) is not None
+    except ModuleNotFoundError:  # of the package above it
+        return False
 
 
 def check_ssh_keygen() -> Finding:
@@ -113,7 +127,7 @@ def check_inotify() -> Iterator[Finding]:
     for name, least in (("max_user_watches", _MIN_WATCHES), ("max_user_instances", _MIN_INSTANCES)):
         path = _INOTIFY / name
         if not path.exists():
-            yield warn(f"inotify {name}", "unknown", "Without inotify the bus polls its mailboxes.")
+            yield warn(f"inotify {name}", "unknown", "Without inotify the bus uses watchfiles, which reports later.")
             continue
         value = int(path.read_text())
         if value < least:
@@ -176,7 +190,7 @@ def check_clock() -> Finding:
 SYSTEM_CHECKS: tuple[Callable[[], Finding | Iterator[Finding]], ...] = (
     check_python,
     check_sqlite,
-    check_relay_extra,
+    list_extras,
     check_ssh_keygen,
     check_inotify,
     check_inotify_use,

@@ -1,4 +1,4 @@
-"""`posthouse event`: publish signed events to a relay, get, query and follow them.
+"""`posthouse event`: publish signed events to a relay, get, query, follow and delete them.
 
 With --json an event is printed as on the wire, plus `plaintext` if it was sealed for this node; as text its opened
 content is shown, or that it is sealed for other nodes. Publishing an event that the relay already has succeeds, so a
@@ -22,7 +22,7 @@ from posthouse.cli.output import PLAIN, Output, indented, one_line, short_node, 
 from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
-    from posthouse.client import Client, Published
+    from posthouse.client import Client, Published, Received, Stored
     from posthouse.model.event import Event
 
 
@@ -35,6 +35,11 @@ EventTags = Annotated[
         show_default=False,
         help='A tag: NAME=VALUE, or a JSON array such as ["blob","SHA256","SIZE","URL"]. Repeatable.',
     ),
+]
+
+#: A cursor is base64 for URLs, so it may begin with a hyphen.
+PageCursor = Annotated[
+    str | None, Parameter(allow_leading_hyphen=True, help="Cursor of the previous page: continue there.")
 ]
 
 
@@ -101,21 +106,27 @@ class EventFilter:
 ANY_EVENT = EventFilter()
 
 
-def event_value(client: Client, event: Event, seq: int | None, **more: Any) -> dict[str, Any]:
-    """Return an event as JSON values: its fields and seq, and `plaintext` if it was sealed for this node."""
+#: behind the seq of an event whose key was not to be trusted any more when it was signed
+SUSPECT = " suspect"
+
+
+def event_value(client: Client, stored: Stored | Received, **more: Any) -> dict[str, Any]:
+    """Return an event as JSON values: fields, seq, `plaintext` if it was sealed for this node, `suspect` if marked."""
     import msgspec
 
-    value: dict[str, Any] = msgspec.to_builtins(event) | {"seq": seq} | more
-    plaintext = opened(client, event)
+    value: dict[str, Any] = msgspec.to_builtins(stored.event) | {"seq": stored.seq} | more
+    value |= {"suspect": True} if stored.is_suspect else {}
+    plaintext = opened(client, stored.event)
     return value if plaintext is None else value | {"plaintext": plaintext}
 
 
-def event_lines(client: Client, event: Event, seq: int | None) -> str:
+def event_lines(client: Client, stored: Stored) -> str:
     """Return an event as lines of text."""
+    event = stored.event
     tags = [" ".join(tag) for tag in event.tags]
     lines = [
         f"id       {event.id}",
-        f"seq      {'-' if seq is None else seq}",
+        f"seq      {stored.seq}{SUSPECT if stored.is_suspect else ''}",
         f"author   {event.pubkey}",
         f"created  {created(event)}",
         f"kind     {event.kind}",
@@ -125,10 +136,12 @@ def event_lines(client: Client, event: Event, seq: int | None) -> str:
     return "\n".join(lines)
 
 
-def event_row(client: Client, event: Event, seq: int | None) -> tuple[str, ...]:
+def event_row(client: Client, stored: Stored | Received) -> tuple[str, ...]:
     """Return an event as a row of a table."""
+    event, seq = stored.event, stored.seq
     author = short_node(event.pubkey)
-    return ("-" if seq is None else str(seq), created(event), author, str(event.kind), content(client, event))
+    mark = SUSPECT if stored.is_suspect else ""
+    return ("-" if seq is None else f"{seq}{mark}", created(event), author, str(event.kind), content(client, event))
 
 
 def created(event: Event) -> str:
@@ -226,7 +239,7 @@ def get(
 
     async def work(client: Client) -> None:
         stored = await client.get(id)
-        output.result(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
+        output.result(event_value(client, stored), event_lines(client, stored))
 
     mesh_options.run(mesh_options.name, work)
 
@@ -236,7 +249,7 @@ def query(
     event_filter: EventFilter = ANY_EVENT,
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="Maximum number to show.")] = 50,
     order: Annotated[Literal["asc", "desc"], Parameter(help="Commit order, or newest first.")] = "asc",
-    cursor: Annotated[str | None, Parameter(help="Cursor of the previous page: continue there.")] = None,
+    cursor: PageCursor = None,
     count: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Only show the number of matching events.")
     ] = False,
@@ -261,8 +274,8 @@ def query(
             output.result({"count": number}, str(number))
             return
         page = await client.query(conditions, limit=limit, order=order, cursor=cursor)
-        value = {"events": [event_value(client, e.event, e.seq) for e in page.events], "cursor": page.cursor}
-        rows = [event_row(client, each.event, each.seq) for each in page.events]
+        value = {"events": [event_value(client, each) for each in page.events], "cursor": page.cursor}
+        rows = [event_row(client, each) for each in page.events]
         output.result(value, table(("seq", "created", "author", "kind", "content"), rows))
         if page.cursor is not None:
             output.note(f"more: --cursor {page.cursor}")
@@ -276,7 +289,9 @@ def tail(
     limit: Annotated[
         int, Parameter(validator=Number(gte=0, lte=500), help="Start with this many of the newest stored events.")
     ] = 10,
-    cursor: Annotated[str | None, Parameter(help="Start after this cursor instead, without a gap.")] = None,
+    cursor: Annotated[
+        str | None, Parameter(allow_leading_hyphen=True, help="Start after this cursor instead, without a gap.")
+    ] = None,
     count: Annotated[int | None, Parameter(validator=Number(gte=1), help="Stop after this many events.")] = None,
     stored: Annotated[bool, Parameter(negative=(), show_default=False, help="Stop after the stored events.")] = False,
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
@@ -300,9 +315,8 @@ def tail(
         subscription = await client.subscribe(event_filter.filter(mesh, authors), cursor=cursor, limit=start)
         shown = 0
         async for received in subscription.stored() if stored else subscription:
-            event, seq = received.event, received.seq
-            row = one_line("  ".join(event_row(client, event, seq)))
-            output.result(event_value(client, event, seq, cursor=subscription.cursor), row)
+            row = one_line("  ".join(event_row(client, received)))
+            output.result(event_value(client, received, cursor=subscription.cursor), row)
             shown += 1
             if shown == count:
                 return
@@ -318,7 +332,7 @@ def address(
         bool, Parameter(negative=(), show_default=False, help="List all events of the coordinate.")
     ] = False,
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="Maximum number to show.")] = 50,
-    cursor: Annotated[str | None, Parameter(help="Cursor of the previous page: continue there.")] = None,
+    cursor: PageCursor = None,
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
@@ -332,12 +346,12 @@ def address(
 
     async def show_latest(client: Client) -> None:
         stored = await client.address(coordinate)
-        output.result(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
+        output.result(event_value(client, stored), event_lines(client, stored))
 
     async def show_history(client: Client) -> None:
         page = await client.history(coordinate, limit=limit, cursor=cursor)
-        value = {"events": [event_value(client, e.event, e.seq) for e in page.events], "cursor": page.cursor}
-        rows = [event_row(client, each.event, each.seq) for each in page.events]
+        value = {"events": [event_value(client, each) for each in page.events], "cursor": page.cursor}
+        rows = [event_row(client, each) for each in page.events]
         output.result(value, table(("seq", "created", "author", "kind", "content"), rows))
 
     mesh_options.run(mesh_options.name, show_history if history else show_latest)
@@ -363,15 +377,51 @@ def pointer(
 
     async def work(client: Client) -> None:
         stored = await client.pointer(resource, mesh=mesh)
-        output.result(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
+        output.result(event_value(client, stored), event_lines(client, stored))
 
     mesh_options.run(mesh, work)
 
 
-app = noun("event", "Publish signed events to a relay, query them and follow them.")
+def delete(
+    *ids: Annotated[str, Parameter(name="id", show_default=False, help="Id of an event of this node.")],
+    address: Annotated[
+        tuple[str, ...],
+        Parameter(negative=(), show_default=False, help="Coordinate KIND:NODE_ID:D of this node. Repeatable."),
+    ] = (),
+    reason: Annotated[str, Parameter(show_default=False, help="Why; readers of the events see it.")] = "",
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
+    output: Output = PLAIN,
+) -> None:
+    """Delete events of this node: the relay erases their content and tells the readers of its streams.
+
+    Messages that wait in a queue are not delivered any more. A coordinate loses all its versions up to now. Copies
+    outside the relay stay: inboxes of other hosts, backups, and old versions of a lake until they are vacuumed.
+
+    For example:
+
+        posthouse event delete 4f0c...19aa
+        posthouse event delete --address "30000:$NODE:build/main" --reason "wrong branch" --json
+    """
+    if not ids and not address:
+        raise error("usage", text="give an event id or --address", hint="`posthouse event query` lists events.")
+    mesh = mesh_options.name
+
+    async def work(client: Client) -> list[Published]:
+        return await client.delete(ids, coordinates=address, reason=reason, mesh=mesh)
+
+    published = mesh_options.run(mesh, work)
+    deleted = sum([int(each.answer.get("deleted", 0)) for each in published])
+    value = {"deletions": [each.event.id for each in published], "deleted": deleted}
+    output.result(value, f"deleted {deleted} event{'' if deleted == 1 else 's'}")
+    if deleted < len(ids):
+        output.note("ids that the relay does not know are blocked in case they come; those of other authors stay")
+
+
+app = noun("event", "Publish signed events to a relay, query, follow and delete them.")
 app.command(publish, name="publish")
 app.command(get, name="get")
 app.command(query, name="query")
 app.command(tail, name="tail")
 app.command(address, name="address")
 app.command(pointer, name="pointer")
+app.command(delete, name="delete")

@@ -1,8 +1,9 @@
 """Run a command line; the one place where a failure becomes an exit code.
 
-Commands raise and return; they never print an error or end the process. A PosthouseError becomes its message, hint
+Commands raise and return; none prints the error that ends it. A PosthouseError becomes its message, hint
 and exit code; any other exception is a defect and becomes `internal`, with a log line that names the source line.
-Ctrl-C (130) and a closed output pipe (141) are not failures.
+Ctrl-C (130) and a closed output pipe (141) are not failures. Ctrl-C works also below a parent that ignores it, such as
+a script that starts the command in the background.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import TextIO
 
 from cyclopts import CycloptsError
 
+from posthouse.cli import overview
 from posthouse.cli.commands import build
-from posthouse.cli.output import indented, show, write_json
+from posthouse.cli.output import show, show_failure
+from posthouse.files import NO_SPACE
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, error
 
@@ -27,11 +32,18 @@ PIPE_CLOSED = 128 + signal.SIGPIPE
 _PACKAGE = Path(__file__).parent.parent
 #: Library -> the extra that installs it.
 _EXTRAS = {
-    "aiohttp": "relay",
-    "uvloop": "relay",
-    "prometheus_client": "relay",
+    "adbc_driver_manager": "pipeline",
     "adbc_driver_sqlite": "pipeline",
+    "bcrypt": "ssh",
+    "cryptography": "ssh",
     "deltalake": "pipeline",
+    "google": "pinch",
+    "jinja2": "console",
+    "markupsafe": "console",
+    "opentelemetry": "otel",
+    "pandas": "pipeline",
+    "psycopg": "postgresql",
+    "py4j": "pipeline",
     "pyarrow": "pipeline",
     "pyspark": "pipeline",
 }
@@ -45,22 +57,32 @@ def run_to_exit_code(command: Callable[[Sequence[str]], object], tokens: Sequenc
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _silence_stdout()
+        _silence(sys.stdout)
+        return PIPE_CLOSED
+    except SystemExit as ended:  # rich, which writes the help, ends the process at a closed pipe
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
         return PIPE_CLOSED
     except CycloptsError as failure:
         return _report(_as_usage(failure), tokens)
     except PosthouseError as failure:
         return _report(failure, tokens)
+    except OSError as failure:
+        if failure.errno not in NO_SPACE:
+            return _report(_as_internal(failure, tokens), tokens)
+        _silence(sys.stdout)
+        path = "the output" if failure.filename is None else str(failure.filename)
+        return _report(error("disk_full", path=path, reason=failure.strerror), tokens)
     except Exception as failure:  # noqa: BLE001 - the last handler: any other exception is a defect
         return _report(_as_internal(failure, tokens), tokens)
     return result if isinstance(result, int) else Exit.OK
 
 
 def _report(failure: PosthouseError, tokens: Sequence[str]) -> int:
-    if "--json" in _options(tokens):
-        write_json(sys.stderr, failure.problem())
-    else:
-        show(sys.stderr, f"error: {indented(str(failure), 7)}\nhint: {indented(failure.hint, 6)}")
+    try:
+        show_failure(failure, is_json=_wants_json(tokens))
+    except OSError:  # stderr is closed or full, too: the exit code has to do
+        _silence(sys.stderr)
     return failure.spec.exit
 
 
@@ -68,20 +90,25 @@ def _as_usage(failure: CycloptsError) -> PosthouseError:
     failure.verbose = False
     command = " ".join(["posthouse", *(failure.command_chain or ())])
     hint = f"Run `{command} --help` to see arguments and examples."
-    return error("usage", text=str(failure).strip(), hint=hint)
+    code = "check_usage" if command.startswith("posthouse check") else "usage"  # its exit codes have other meanings
+    return error(code, text=str(failure).strip(), hint=hint)
 
 
 def _as_internal(failure: Exception, tokens: Sequence[str]) -> PosthouseError:
     missing = _missing_extra(failure)
     if missing is not None:
         return missing
-    options = _options(tokens)
-    if "--debug" in options:
+    if "--debug" in _options(tokens):
         show(sys.stderr, "".join(traceback.format_exception(failure)).rstrip())
     reason, where = f"{type(failure).__name__}: {failure}", _source_line(failure)
-    if "--json" not in options:
+    if not _wants_json(tokens):
         _log_internal(reason, where)
     return error("internal", reason=reason, where=where)
+
+
+def extra_hint(extra: str) -> str:
+    """Return how to install an extra, from an index or in a checkout."""
+    return f"Run `pip install 'posthouse[{extra}]'`, or in a checkout `pip install '.[{extra}]'`."
 
 
 def _missing_extra(failure: Exception) -> PosthouseError | None:
@@ -92,7 +119,8 @@ def _missing_extra(failure: Exception) -> PosthouseError | None:
     extra = _EXTRAS.get(library)
     if extra is None:
         return None
-    return error("extra_missing", library=library, hint=f"Run `pip install 'posthouse[{extra}]'`.")
+    name = "protobuf" if library == "google" else library
+    return error("extra_missing", library=name, hint=extra_hint(extra))
 
 
 def _log_internal(reason: str, where: str) -> None:
@@ -120,13 +148,31 @@ def _options(tokens: Sequence[str]) -> Sequence[str]:
     return tokens[: tokens.index("--")] if "--" in tokens else tokens
 
 
-def _silence_stdout() -> None:
-    """Point stdout at /dev/null: the interpreter flushes it at exit and would report the closed pipe again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _wants_json(tokens: Sequence[str]) -> bool:
+    options = _options(tokens)
+    return "--json" in options or "--output=json" in options or ("--output", "json") in pairwise(options)
+
+
+def _silence(stream: TextIO) -> None:
+    """Point a stream at /dev/null: the interpreter flushes it at exit and would report the same failure again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _open_missing_streams() -> None:
+    """Open /dev/null where stdin, stdout or stderr is closed: else the first store that is opened takes its place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+            setattr(sys, name, open(number, "r" if number == 0 else "w"))  # noqa: PTH123, SIM115 - a descriptor
 
 
 def run(tokens: Sequence[str]) -> int:
     """Run the command line of `posthouse` and return its exit code."""
-    app = build(eager=not tokens or tokens[0].startswith("-"))
+    _open_missing_streams()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if overview.is_wanted(tokens):
+        return run_to_exit_code(lambda _tokens: show(sys.stdout, overview.render()), tokens)
+    app = build()
     app.suppress_keyboard_interrupt = False
     return run_to_exit_code(partial(app, exit_on_error=False, print_error=False, result_action="return_value"), tokens)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from posthouse.cli.completers import complete_recipients
 from posthouse.cli.config import load_settings
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output, short_node, shown_body, table
@@ -139,7 +140,12 @@ def _seq(before: str) -> int:
 
 
 def history(
-    of: Annotated[str, Parameter(help="#topic, a member (name or node id), or an agent (claude@laptop).")],
+    of: Annotated[
+        str,
+        Parameter(
+            completer=complete_recipients, help="#topic, a member (name or node id), or an agent (claude@laptop)."
+        ),
+    ],
     /,
     *,
     before: Annotated[str | None, Parameter(help="Cursor of the previous page: show older messages.")] = None,

@@ -3,40 +3,37 @@
 The hook hands its input to the daemon and prints the answer; the daemon makes the program's JSON. An answer never has
 the text of a message. A hook must never disturb the program: within one second it ends with exit code 0, silent if the
 daemon is down. Only `wait` stays, until the daemon answers or the program is gone; and only `guard` may refuse, if the
-daemon says so or if it cannot be checked. This module loads nothing but
-`socket` and what it needs: a program runs it after every tool call.
+daemon says so or if it cannot be checked. This module loads nothing heavier than `socket`: a program runs it after
+every tool call.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import socket
 import sys
 import time
+
+from posthouse.client.daemon.bare_http import WATCH_S, Answer, connect, default_directory, exchange
 
 TYPE_CHECKING = False  # see posthouse.cli.main
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-CONNECT_S = 0.1
 TOTAL_S = 1.0
 GUARD_S = 4.0  # an edit waits for it, and is refused after it; the program waits a second longer
 BLOCKED = 2  # exit code with which a hook of Claude Code refuses a tool
-#: between looks at the program while a waiter waits, and between attempts to reach the daemon
-WATCH_S = 1.0
 INPUT_MAX_BYTES = 65_536
 _INPUT_READ_BYTES = 1 << 26  # a tool's result can be large; beyond this the input counts as none
 _FIELD_MAX_CHARS = 4_096
-_SOCKET = "sock"
 _NO_INPUT = b"{}"
 _PARENT = os.getppid()  # the program: the line of a hook ends with `exec`
 
 
-def run(words: Sequence[str]) -> int | None:
-    """Run one hook and return its exit code; None if the words are not a program, an event and options."""
+def run(words: Sequence[str]) -> int | Sequence[str]:
+    """Run one hook and return its exit code; the words themselves if they are not a program, an event and options."""
     if len(words) < 2 or not {"--help", "-h", "--json", "--debug"}.isdisjoint(words):
-        return None
+        return words
     program, event, *rest = words
     try:
         options = _options(rest)
@@ -47,15 +44,9 @@ def run(words: Sequence[str]) -> int | None:
         if event == "guard":
             return _guard(directory, target)
         deadline = time.monotonic() + TOTAL_S
-        return _finish(exchange(directory, target, read_input(deadline), deadline))
+        return _finish(_ask(directory, target, read_input(deadline), deadline))
     except (OSError, ValueError, RecursionError):
         return 0
-
-
-def default_directory() -> str:
-    """Return the directory of this user's daemon."""
-    home = os.environ.get("POSTHOUSE_HOME") or os.path.join("~", ".posthouse")  # noqa: PTH118 - pathlib is slow to load
-    return os.path.join(os.path.expanduser(home), "daemon")  # noqa: PTH111, PTH118
 
 
 def read_input(deadline: float) -> bytes:
@@ -76,73 +67,19 @@ def is_program_running() -> bool:
     return os.getppid() == _PARENT
 
 
-class Answer:
-    """The daemon's answer."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
+def _ask(directory: str, target: str, body: bytes, deadline: float) -> Answer:
+    """Ask the daemon; of an infinite deadline the wait for the answer ends when the program is gone."""
+    with connect(directory) as connection:
+        return exchange(connection, f"POST {target}", _inbox_headers(), body, deadline, is_program_running)
 
 
-def exchange(directory: str, target: str, body: bytes, deadline: float) -> Answer:
-    """Send one request to the daemon in a directory and return its answer; raise OSError or ValueError if none comes.
-
-    Of an infinite deadline the wait for the answer ends when the program is gone.
-    """
-    with _connect(directory) as connection:
-        connection.settimeout(min(TOTAL_S, _left(deadline)))
-        head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
-        connection.sendall(f"{head}{_inbox_headers()}\r\n".encode() + body)
-        received = bytearray()
-        while chunk := _receive(connection, deadline):
-            received += chunk
-    return _parse(bytes(received))
-
-
-def _inbox_headers() -> str:
+def _inbox_headers() -> dict[str, str]:
     """Return where an interactive session of Claude Code takes messages, for a time when it has no waiter."""
     if os.environ.get("CLAUDE_CODE_ENTRYPOINT") != "cli":
-        return ""
+        return {}
     given = (os.environ.get(f"CLAUDE_CODE_MESSAGING_{name}", "") for name in ("SOCKET", "TOKEN"))
     named = zip(("Posthouse-Inbox", "Posthouse-Inbox-Token"), given, strict=True)
-    return "".join(f"{name}: {value}\r\n" for name, value in named if value.isascii() and value.isprintable() and value)
-
-
-def _connect(directory: str) -> socket.socket:
-    # the address of a socket has at most 107 bytes, the path of a home may be longer
-    here = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.fchdir(here)
-        connection.settimeout(CONNECT_S)
-        connection.connect(_SOCKET)
-    except BaseException:
-        connection.close()
-        raise
-    finally:
-        os.close(here)
-    return connection
-
-
-def _receive(connection: socket.socket, deadline: float) -> bytes:
-    while True:
-        connection.settimeout(min(WATCH_S, _left(deadline)))
-        try:
-            return connection.recv(65_536)
-        except TimeoutError:
-            if time.monotonic() >= deadline or not is_program_running():
-                raise
-
-
-def _parse(received: bytes) -> Answer:
-    head, separator, body = received.partition(b"\r\n\r\n")
-    lines = head.decode("latin-1").split("\r\n")
-    parts = lines[0].split(" ", 2)
-    if not separator or len(parts) < 2:
-        raise ValueError("the answer is not HTTP")
-    pairs = (line.partition(":") for line in lines[1:])
-    return Answer(int(parts[1]), {name.lower(): value.strip() for name, _, value in pairs}, body)
+    return {name: value for name, value in named if value.isascii() and value.isprintable() and value}
 
 
 def _finish(answer: Answer) -> int:
@@ -170,7 +107,7 @@ def _wait(program: str, directory: str, target: str) -> int:
     data = read_input(time.monotonic() + TOTAL_S)
     while is_program_running():
         try:
-            answer = exchange(directory, target, data, float("inf"))
+            answer = _ask(directory, target, data, float("inf"))
         except (OSError, ValueError):
             answer = None
         if answer is not None and answer.status < 500:
@@ -186,7 +123,7 @@ def _guard(directory: str, target: str) -> int:
     deadline = time.monotonic() + GUARD_S
     data = read_input(deadline)
     try:
-        answer = exchange(directory, target, data, deadline)
+        answer = _ask(directory, target, data, deadline)
         reason = f"the daemon answered {answer.status}"
     except (FileNotFoundError, ConnectionRefusedError):
         os.write(1, b'{"systemMessage": "posthouse guard: no daemon runs, so this edit was not checked"}\n')

@@ -15,7 +15,9 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions, note_membership
+from posthouse.cli.completers import complete_members, complete_topics
+from posthouse.cli.direct import THROUGH_DAEMON, DirectReading, receive
+from posthouse.cli.options import DEFAULT_DAEMON, DEFAULT_RELAY, DaemonOptions, RelayOptions, note_membership, with_mesh
 from posthouse.cli.output import PLAIN, Output, indented, one_line, short_node, shown_body, table
 from posthouse.model.address import Address
 from posthouse.model.errors import PosthouseError, error
@@ -36,8 +38,10 @@ _GROUP = Group("Filter", sort_key=3)
 class MailFilter:
     """Which mail to show; all conditions must hold."""
 
-    sender: Annotated[str | None, Parameter(name="--from", help="Only mail from this member.")] = None
-    topic: Annotated[str | None, Parameter(help="Only mail in this topic.")] = None
+    sender: Annotated[
+        str | None, Parameter(name="--from", completer=complete_members, help="Only mail from this member.")
+    ] = None
+    topic: Annotated[str | None, Parameter(completer=complete_topics, help="Only mail in this topic.")] = None
     after: Annotated[str | None, Parameter(help="Only mail after this id or time (2026-01-31T09:30:00Z).")] = None
     before: Annotated[str | None, Parameter(help="Only mail before this id or time.")] = None
     thread: Annotated[str | None, Parameter(help="Only mail in the thread of this message.")] = None
@@ -129,19 +133,30 @@ def mail(
     ] = None,
     mail_filter: MailFilter = ANY_MAIL,
     limit: Limit = 100,
+    reading: DirectReading = THROUGH_DAEMON,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """List mail without marking it as seen: unread mail oldest first, all mail newest first.
 
-    If there is more, the last line says how to go on.
+    If there is more, the last line says how to go on. With --direct the command reads the queue at the relay itself: it
+    shows messages as they arrive, until Ctrl-C, and confirms each one after it is shown.
 
     For example:
 
         posthouse inbox
         posthouse inbox --unread --from bob --json
         posthouse inbox --search 'deploy "roll back" postgres*' --before 2026-01-31T00:00:00Z
+        posthouse inbox --direct --count 10 --key-file ./agent.json
     """
+    if reading.direct:
+        if unread or order or not mail_filter.is_empty or daemon_options.directory or daemon_options.agent:
+            raise error("usage", text="--direct reads the whole queue: it excludes filters, --dir and --agent")
+        receive(reading, with_mesh(relay_options, daemon_options.mesh), output)
+        return
+    if reading != THROUGH_DAEMON or relay_options != DEFAULT_RELAY:
+        raise error("usage", text="--count, --window, --peek and the options of the relay need --direct")
     with daemon_options.client() as daemon:
         items = daemon.inbox(**mail_filter.filter(), unread=unread or None, order=order, limit=limit)
     output.result({"items": items, "next": items.next}, mail_table(items))
@@ -182,9 +197,9 @@ def wait(
             output.note(f"no mail within {timeout:g} s")
         output.result({"items": items}, mail_table(items))
         if items and not peek:
-            daemon.advance(items)
-            if reader is None:
+            if reader is None:  # before the mark: mail that could not be marked is shown by the next wait
                 daemon.seen([item.id for item in items])
+            daemon.advance(items)
 
 
 def show(

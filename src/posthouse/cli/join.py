@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from posthouse.cli.completers import complete_meshes
 from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, RelayOptions, read_text
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.address import DEFAULT_INBOX
@@ -61,6 +62,7 @@ def join(
     from posthouse.keys import keyfile
 
     given = parse_invite(read_text(invite))
+    require_private_home()
     has_own_key = relay_options.key_file is not None
     key = _host_key(given) if relay_options.key_file is None else keyfile.load_or_create(relay_options.key_file)
     joined = _redeem(given, key, name, relay_options)
@@ -99,6 +101,17 @@ def _host_key(invite: Invite) -> NodeKey:
     return key
 
 
+def require_private_home() -> None:
+    """Refuse a home that other users can open, before anything starts or an invite is spent; make a missing one."""
+    from posthouse.daemon.directory import DaemonDirectory
+    from posthouse.files import home_directory, private_dir
+
+    directory = DaemonDirectory(DaemonOptions().root())
+    meshes = (directory.mesh(name).root for name in directory.meshes())
+    for path in (home_directory(), directory.root, *meshes):
+        private_dir(path)
+
+
 def mesh_directory(mesh: str) -> Any:
     """Return the directory of a mesh in this home."""
     from posthouse.daemon.directory import DaemonDirectory
@@ -128,7 +141,7 @@ def _redeem(invite: Invite, key: NodeKey, name: str | None, relay_options: Relay
     home.trust_relay(url.origin, invite.relay)
     if invite.tls is not None:
         home.trust_certificate(url.origin, invite.tls)
-    return joined | {"url": url.origin}
+    return joined | {"url": str(url)}
 
 
 async def take_name(name: str | None, claim: Callable[[str], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
@@ -165,7 +178,8 @@ def start_and_prove(mesh: str, relay: str | None = None, *, is_proved: bool = Fa
     with options.client() as daemon:
         health = _wait_admitted(daemon)
         if not health.admitted:
-            reason = health.relay_error or "the relay has not admitted this host"
+            refused = next((each.reason for each in health.meshes if each.mesh == mesh), None)
+            reason = health.relay_error or refused or "the relay has not admitted this host"
             text = f"the daemon runs (pid {started['pid']}) and is not connected yet: {reason}"
             return {"daemon": started, "admitted": False, "text": text}
         if is_proved:
@@ -189,7 +203,9 @@ def _wait_admitted(daemon: DaemonClient) -> Health:
 
 
 def use(
-    mesh: Annotated[str | None, Parameter(help="Mesh of commands that name none. Without it: show them.")] = None,
+    mesh: Annotated[
+        str | None, Parameter(completer=complete_meshes, help="Mesh of commands that name none. Without it: show them.")
+    ] = None,
     /,
     *,
     output: Output = PLAIN,

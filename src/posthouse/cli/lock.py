@@ -13,17 +13,33 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
+from posthouse.cli.completers import PATIENCE_S, Names, typed
 from posthouse.cli.options import DEFAULT_MESH_OPTIONS, MeshOptions
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
+
     from posthouse.client import Client, LockGrant, LockStatus
     from posthouse.client.locks.lock_calls import LockMode
     from posthouse.model.api import LocksBroken, LockSummary
 
 
-Resource = Annotated[str, Parameter(help="Name of the lock: any text of 1 to 512 bytes.")]
+def complete_locks(context: CompletionContext) -> Names:
+    """Return the names of locks that the relay knows, for a shell."""
+    import asyncio
+
+    options = MeshOptions(relay=typed(context, "--relay"), mesh=typed(context, "--mesh"))
+
+    async def ask() -> list[LockSummary]:
+        async with asyncio.timeout(PATIENCE_S), options.client(options.name) as client:
+            return await _list_locks(client, options.name)
+
+    return [(lock.resource, "held" if lock.held else "free") for lock in asyncio.run(ask())]
+
+
+Resource = Annotated[str, Parameter(completer=complete_locks, help="Name of the lock: any text of 1 to 512 bytes.")]
 Token = Annotated[int, Parameter(validator=Number(gte=1), help="The fencing token that `acquire` returned.")]
 LeaseS = Annotated[
     float, Parameter(validator=Number(gte=1, lte=600), help="Seconds until the lock expires unless it is renewed.")
@@ -248,6 +264,15 @@ def watch(
     mesh_options.run(mesh_options.name, work)
 
 
+async def _list_locks(client: Client, mesh: str) -> list[LockSummary]:
+    page = await client.locks.list(mesh=mesh)
+    locks = list(page.locks)
+    while page.cursor is not None:
+        page = await client.locks.list(mesh=mesh, cursor=page.cursor)
+        locks += page.locks
+    return locks
+
+
 def ls(
     *,
     held: Annotated[bool, Parameter(negative=(), show_default=False, help="Only locks that are held now.")] = False,
@@ -263,15 +288,8 @@ def ls(
     """
     mesh = mesh_options.name
 
-    async def work(client: Client) -> list[LockSummary]:
-        page = await client.locks.list(mesh=mesh)
-        locks = list(page.locks)
-        while page.cursor is not None:
-            page = await client.locks.list(mesh=mesh, cursor=page.cursor)
-            locks += page.locks
-        return locks
-
-    locks = [lock for lock in mesh_options.run(mesh, work) if lock.held or not held]
+    found = mesh_options.run(mesh, lambda client: _list_locks(client, mesh))
+    locks = [lock for lock in found if lock.held or not held]
     rows = [
         (each.resource, _state(each), each.token, f"{each.remaining_ms / 1000:g}", each.owner or "") for each in locks
     ]

@@ -2,38 +2,63 @@
 
 The programs of agents start some commands again and again, so EARLY finds these by their first word before anything
 else is imported: their modules use the standard library alone and are ready in milliseconds. An early command that
-does not know its words (--help, an unknown option) leaves them to the whole command line.
+does not know its words (--help, an unknown option) leaves them to the whole command line. The version and the list of
+commands are written as early.
 """
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # importing typing would take half of the start-up time of an early command
+TYPE_CHECKING = False  # see posthouse.lazy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: first word -> module; its `run(words)` returns an exit code, or None to leave the words to the whole command line
-EARLY: dict[str, str] = {"hook": "posthouse.cli.hook", "mcp": "posthouse.mcp.pipe"}
+#: first word -> module; its `run(words)` returns an exit code, or the words with which the whole command line goes on
+EARLY: dict[str, str] = {
+    "hook": "posthouse.cli.hook",
+    "mcp": "posthouse.mcp.pipe",
+    "send": "posthouse.cli.early_send",
+}
 
 
 def main(tokens: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
-    given = sys.argv[1:] if tokens is None else tokens
-    code = _run_early(given)
-    if code is None:
-        from posthouse.cli.exit_codes import run
+    try:
+        done = _run_early(sys.argv[1:] if tokens is None else tokens)
+        if not isinstance(done, int):
+            from posthouse.cli.exit_codes import run
 
-        code = run(given)
-    sys.exit(code)
+            done = run(done)
+    except KeyboardInterrupt:  # while modules were imported; exit_codes handles it later
+        done = 130
+    sys.exit(done)
 
 
-def _run_early(tokens: Sequence[str]) -> int | None:
-    module = EARLY.get(tokens[0]) if tokens else None
+def _run_early(tokens: Sequence[str]) -> int | Sequence[str]:
+    if list(tokens) in (["version"], ["--version"]):
+        from posthouse.version import version_line
+
+        return _write(f"{version_line()}\n", tokens)
+    if not tokens or tokens[0].startswith("-"):
+        from posthouse.cli import overview
+
+        return _write(f"{overview.render()}\n", tokens) if overview.is_wanted(tokens) else tokens
+    module = EARLY.get(tokens[0])
     if module is None:
-        return None
-    code: int | None = __import__(module, fromlist=["run"]).run(tokens[1:])
-    return code
+        return tokens
+    done: int | Sequence[str] = __import__(module, fromlist=["run"]).run(tokens[1:])
+    return done if isinstance(done, int) else [tokens[0], *done]
+
+
+def _write(text: str, tokens: Sequence[str]) -> int | Sequence[str]:
+    """Write the answer; if stdout is full, gone or closed leave it to the whole command line, which says so."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except (OSError, AttributeError):
+        return tokens
+    return 0
 
 
 if __name__ == "__main__":

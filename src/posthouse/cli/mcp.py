@@ -58,7 +58,7 @@ def mcp(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> int | None:
-    """Connect an agent's program, on stdin and stdout, to the daemon, which speaks the Model Context Protocol.
+    """Connect an agent's program, on stdin and stdout, to the daemon's MCP server.
 
     Each program is one agent of this host; a second one of the same name gets NAME-2. Without a daemon every tool
     answers how to start it. `posthouse connect` adds this command to the configuration of a program.
@@ -80,7 +80,8 @@ def mcp(
         "--dir": None if daemon_options.directory is None else str(daemon_options.directory),
         "--mesh": daemon_options.mesh,
     }
-    return run([f"{name}={value}" for name, value in options.items() if value is not None])
+    code = run([f"{name}={value}" for name, value in options.items() if value is not None])
+    return code if isinstance(code, int) else None
 
 
 def _show_http(daemon_options: DaemonOptions, output: Output) -> None:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
 from posthouse.cli.mesh_invites import Mesh, invite, invites
+from posthouse.cli.mesh_limits import delete, limits, resume, suspend, usage
+from posthouse.cli.mesh_rotations import rotations
 from posthouse.cli.mesh_rules import rules
-from posthouse.cli.options import DEFAULT_RELAY, RelayOptions
+from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, RelayOptions
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.model.errors import error
+from posthouse.cli.peers import show_members
+from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
     from posthouse.client import Access, Client, Member
@@ -43,8 +47,8 @@ def create(
 
     async def work(client: Client) -> dict[str, Any]:
         made = await client.meshes.create(mesh, is_open=open, name=name)
-        Memberships.of_home().remember(mesh, Membership(client.url.origin, str(client.relay), name))
-        return made | {"relay": client.url.origin}
+        Memberships.of_home().remember(mesh, Membership(str(client.url), str(client.relay), name))
+        return made | {"relay": str(client.url)}
 
     made = relay_options.run(None, work)
     kind = "open to any key" if open else "for invited nodes"
@@ -123,7 +127,9 @@ def members(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the members of a mesh; admins can add, change and remove members first.
+    """List the members of a mesh as `posthouse peers` does; admins can add, change and remove members first.
+
+    The relay knows the members. Their presence and agents come from the daemon of this host, if it is in the mesh.
 
     For example:
 
@@ -131,8 +137,6 @@ def members(
         posthouse mesh members team --add ed25519:03a107...31b8 --name bob --role reader
         posthouse mesh members team --remove bob --json
     """
-    from posthouse.client.trust.pins import member_key_changed
-
     if add is not None and name is None:
         raise error("usage", text="--add needs --name")
 
@@ -144,12 +148,18 @@ def members(
         return await client.meshes.members(mesh)
 
     found = relay_options.run(mesh, work)
-    rows = [(each.name or "-", each.role, each.node) for each in found]
-    output.result({"mesh": mesh, "members": found}, table(("name", "role", "node"), rows))
-    for each in found:
-        if each.pinned is not None:
-            changed = member_key_changed(mesh, str(each.name), each.pinned, each.node)
-            output.note(f"{changed}. {changed.hint}")
+    known = {} if relay_options.relay is not None else _known_to_daemon(mesh)
+    shown = [known.get(each.node, {}) | msgspec.to_builtins(each) for each in found]
+    show_members({"mesh": mesh, "members": shown}, mesh, shown, output)
+
+
+def _known_to_daemon(mesh: str) -> dict[str, dict[str, Any]]:
+    """Return what the daemon knows of the nodes of a mesh; nothing if none runs, or not in this mesh."""
+    try:
+        with DaemonOptions(mesh=mesh).client() as daemon:
+            return {peer["node"]: peer for peer in daemon.peers()["peers"]}
+    except PosthouseError:
+        return {}
 
 
 Verdict = Literal["allow", "deny"]
@@ -282,7 +292,7 @@ def blocks(
     output.result({"mesh": mesh, "blocks": found}, table(("node",), [(each,) for each in found]))
 
 
-app = noun("mesh", "Create meshes, invite nodes, and manage members, access, rules, topics and blocks.")
+app = noun("mesh", "Create meshes, invite nodes, and manage members, access, limits, rules, topics and blocks.")
 app.command(create, name="create")
 app.command(close, name="close")
 app.command(open_, name="open")
@@ -292,6 +302,12 @@ app.command(ls, name="ls")
 app.command(members, name="members")
 app.command(access, name="access")
 app.command(rules, name="rule")
+app.command(rotations, name="rotations")
+app.command(limits, name="limits")
+app.command(usage, name="usage")
+app.command(suspend, name="suspend")
+app.command(resume, name="resume")
+app.command(delete, name="delete")
 app.command(topics, name="topics")
 app.command(subscriptions, name="subscriptions")
 app.command(blocks, name="blocks")

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
+from posthouse.cli.completers import complete_meshes
 from posthouse.cli.options import DEFAULT_RELAY, RelayOptions
 from posthouse.cli.output import PLAIN, Output, format_moment, table
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 #: The mesh, as the first argument.
-Mesh = Annotated[str, Parameter(help="Name of the mesh.")]
+Mesh = Annotated[str, Parameter(completer=complete_meshes, help="Name of the mesh.")]
 
 
 @Parameter(name="*")
@@ -33,7 +34,8 @@ class InviteOptions:
     expires_s: Annotated[int, Parameter(validator=Number(gte=1), help="Seconds until it expires.")] = 86_400
     role: Annotated[Literal["reader", "member", "admin"], Parameter(help="Role of the hosts that join.")] = "member"
     address: Annotated[
-        str | None, Parameter(help="HOST:PORT at which other hosts reach the relay. Default: found out.")
+        str | None,
+        Parameter(help="HOST:PORT at which other hosts reach the relay; several with commas. Default: found out."),
     ] = None
 
     def make(self, mesh: str, relay_options: RelayOptions) -> Invite:

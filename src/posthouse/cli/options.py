@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Group, Parameter
 
+from posthouse.cli.completers import complete_agents, complete_meshes
 from posthouse.cli.config import Settings, find_home, load_settings
 from posthouse.model.errors import PosthouseError, error
 
@@ -84,7 +85,12 @@ _RELAY_GROUP = Group("Relay", sort_key=4)
 #: The option of commands that work in one mesh.
 MeshName = Annotated[
     str | None,
-    Parameter(name="--mesh", group=_RELAY_GROUP, help="Mesh to use. Default: the one chosen with `posthouse use`."),
+    Parameter(
+        name="--mesh",
+        group=_RELAY_GROUP,
+        completer=complete_meshes,
+        help="Mesh to use. Default: the one chosen with `posthouse use`.",
+    ),
 ]
 
 
@@ -115,10 +121,13 @@ class RelayOptions:
 
     def client(self, mesh: str | None = None) -> Client:
         """Return a client with the key of this node; it is not connected yet."""
+        from posthouse.cli.output import show
         from posthouse.client import Client
         from posthouse.model.node import DEFAULT_MESH
 
-        return Client(self.url(mesh), self.load_key(mesh), mesh=mesh or DEFAULT_MESH, options=self.options())
+        client = Client(self.url(mesh), self.load_key(mesh), mesh=mesh or DEFAULT_MESH, options=self.options())
+        client.meshes.on_rotated = lambda member: show(sys.stderr, str(member))
+        return client
 
     def load_key(self, mesh: str | None) -> NodeKey:
         """Return the key of this node in a mesh."""
@@ -169,6 +178,11 @@ class MeshOptions(RelayOptions):
         return self.mesh or default_mesh()
 
 
+def with_mesh(relay_options: RelayOptions, mesh: str | None) -> MeshOptions:
+    """Return how to reach a relay, and the mesh to use there."""
+    return MeshOptions(relay_options.relay, relay_options.key_file, relay_options.tls_ca, mesh)
+
+
 #: The default of every command's `mesh_options`.
 DEFAULT_MESH_OPTIONS = MeshOptions()
 _DAEMON_GROUP = Group("Daemon", sort_key=4)
@@ -178,7 +192,9 @@ _DAEMON_GROUP = Group("Daemon", sort_key=4)
 ActingAgent = Annotated[
     str | None,
     Parameter(
-        group=_DAEMON_GROUP, help="Agent of this host to act for. Default: POSTHOUSE_AGENT, else the host itself."
+        group=_DAEMON_GROUP,
+        completer=complete_agents,
+        help="Agent of this host to act for. Default: POSTHOUSE_AGENT, else the host itself.",
     ),
 ]
 
@@ -188,7 +204,10 @@ ActingAgent = Annotated[
 class DaemonOptions:
     """Which daemon to use; part of the signature of every command that connects to one."""
 
-    mesh: Annotated[str | None, Parameter(help="Mesh to use. Default: the one chosen with `posthouse use`.")] = None
+    mesh: Annotated[
+        str | None,
+        Parameter(completer=complete_meshes, help="Mesh to use. Default: the one chosen with `posthouse use`."),
+    ] = None
     directory: Annotated[
         Path | None, Parameter(name="--dir", help="Directory of the daemon. Default: ~/.posthouse/daemon.")
     ] = None
@@ -257,8 +276,8 @@ def read_file(path: Path) -> bytes:
         raise error("usage", text=f"{path} cannot be read: {failure.strerror}") from failure
 
 
-def parse_meta(text: str | None) -> dict[str, Any] | None:
-    """Return the JSON object of --meta, or raise a usage error."""
+def parse_meta(text: str | None, option: str = "--meta") -> dict[str, Any] | None:
+    """Return the JSON object of an option, or raise a usage error."""
     import msgspec
 
     if text is None:
@@ -266,7 +285,7 @@ def parse_meta(text: str | None) -> dict[str, Any] | None:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except ValueError as fault:
-        raise error("usage", text=f"--meta is not a JSON object: {fault}") from fault
+        raise error("usage", text=f"{option} is not a JSON object: {fault}") from fault
 
 
 _DURATION = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[smhd])")

@@ -1,22 +1,27 @@
 """What a command prints, for people or for programs: the only module of posthouse that writes to a terminal.
 
-Every command takes `output: Output` and gives each result twice, as a value and as text; `--json` selects the value.
-Results go to stdout, notes and errors to stderr, so that a pipe carries results only. Control characters are escaped
-in every format and never sent to the terminal. Text of other nodes goes through `one_line` or `indented`, so that its
-line breaks cannot forge a line of the output. `main` decides exit codes, not this module.
+Every command takes `output: Output` and gives each result twice, as a value and as text. `--output` selects the form:
+text for people, the value as JSON, or the table in the text as CSV (the value where the text is no table). Results go
+to stdout, notes and errors to stderr, so that a pipe carries results only. Control characters are escaped in every
+format and never sent to the terminal. Text of other nodes goes through `one_line` or `indented`, so that its line
+breaks cannot forge a line of the output. `exit_codes` decides exit codes, not this module.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from cyclopts import Group, Parameter
+
+from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -32,20 +37,42 @@ _SWITCH = Parameter(negative=(), show_default=False)
 class Output:
     """The format of what a command prints; part of the signature of every command."""
 
-    json: Annotated[bool, _SWITCH, Parameter(help="Write JSON: one object, or one per line.")] = False
+    form: Annotated[
+        Literal["table", "json", "csv"],
+        Parameter(name="--output", help="Form of the output: text, JSON (one object, or one per line), or CSV."),
+    ] = "table"
+    json: Annotated[bool, _SWITCH, Parameter(help="Short for --output json.")] = False
     debug: Annotated[bool, _SWITCH, Parameter(help="Show the traceback of an unexpected failure.")] = False
+
+    def __post_init__(self) -> None:
+        """Let both ways to ask for JSON set both fields; `--json` beside another form is a mistake."""
+        if self.json and self.form == "csv":
+            raise error("usage", text="--json and --output csv exclude each other")
+        is_json = self.json or self.form == "json"
+        object.__setattr__(self, "json", is_json)
+        object.__setattr__(self, "form", "json" if is_json else self.form)
 
     def result(self, value: object, shown: RenderableType) -> None:
         """Write one result; commands that stream call it once per line."""
-        if self.json:
+        if self.form == "json":
             write_json(sys.stdout, value)
+        elif self.form == "csv":
+            self._csv.write(value, shown)
         else:
             show(sys.stdout, shown)
+
+    @cached_property
+    def _csv(self) -> CsvWriter:
+        return CsvWriter(sys.stdout)
 
     def note(self, text: str) -> None:
         """Write a note to stderr for people; with --json write nothing."""
         if not self.json:
             show(sys.stderr, text)
+
+    def failure(self, failure: PosthouseError) -> None:
+        """Write a failure to stderr that does not end the command."""
+        show_failure(failure, is_json=self.json)
 
     def asks(self, question: str) -> bool:
         """Ask the person at the terminal; True for yes, False for anything else, with --json or without a terminal."""
@@ -61,16 +88,27 @@ def show(stream: TextIO, shown: RenderableType) -> None:
     if isinstance(shown, str):
         stream.write(visible(shown) + "\n")
     else:
-        _print_safely(_console(stream), shown)
+        stream.write(_rendered(_console(stream), shown))
     stream.flush()
 
 
-def _print_safely(console: Console, shown: RenderableType) -> None:
+def show_failure(failure: PosthouseError, *, is_json: bool) -> None:
+    """Write a failure to stderr: its message and hint for people, or its fields as JSON."""
+    if is_json:
+        write_json(sys.stderr, failure.problem())
+    else:
+        show(sys.stderr, f"error: {indented(str(failure), 7)}\nhint: {indented(failure.hint, 6)}")
+
+
+def _rendered(console: Console, shown: RenderableType) -> str:
+    """Return a table as the text that the terminal gets; rich itself would end the process at a closed pipe."""
     from rich.segment import Segment, Segments
 
     lines = console.render_lines(shown, pad=False, new_lines=True)
     safe = [part if part.control else Segment(visible(part.text), part.style) for line in lines for part in line]
-    console.print(Segments(safe), end="", soft_wrap=True)
+    with console.capture() as capture:
+        console.print(Segments(safe), end="", soft_wrap=True)
+    return capture.get()
 
 
 def write_json(stream: TextIO, value: object) -> None:
@@ -121,17 +159,65 @@ def _encode(value: Any) -> str:
 PLAIN = Output()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> RenderableType:
-    """Return rows laid out in columns, without borders."""
-    from rich.table import Table
-    from rich.text import Text
+@dataclass(frozen=True)
+class Rows:
+    """A table: laid out in columns without borders for people, or as CSV."""
 
-    laid = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        laid.add_column(name, overflow="fold")
-    for row in rows:
-        laid.add_row(*(cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in row))
-    return laid
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+    def __rich__(self) -> RenderableType:
+        """Return the table that rich renders."""
+        from rich.table import Table
+        from rich.text import Text
+
+        laid = Table(box=None, pad_edge=False, header_style="bold")
+        for name in self.columns:
+            laid.add_column(name, overflow="fold")
+        for row in self.rows:
+            laid.add_row(*(cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in row))
+        return laid
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Rows:
+    """Return rows laid out in columns."""
+    return Rows(columns, list(rows))
+
+
+class CsvWriter:
+    """Writes results as CSV: a header when the columns change, then the rows; a blank line parts two tables."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._writer = csv.writer(stream, lineterminator="\n")
+        self._columns: list[str] | None = None
+
+    def write(self, value: object, shown: RenderableType) -> None:
+        """Write the table of a result, or its value as one row if the result is no table."""
+        found = next((each for each in getattr(shown, "renderables", (shown,)) if isinstance(each, Rows)), None)
+        laid = found or _record(value)
+        if list(laid.columns) != self._columns:
+            if self._columns is not None:
+                self._stream.write("\n")
+            self._columns = list(laid.columns)
+            self._writer.writerow(self._columns)
+        self._writer.writerows([visible(str(cell)) for cell in row] for row in laid.rows)
+        self._stream.flush()
+
+
+def _record(value: object) -> Rows:
+    """Return the fields of a value as one row; a field that has fields of its own is JSON."""
+    import msgspec
+
+    plain = msgspec.to_builtins(value, enc_hook=_encode)
+    fields = plain if isinstance(plain, Mapping) else {"value": plain}
+    return Rows(list(fields), [[_csv_cell(each) for each in fields.values()]])
+
+
+def _csv_cell(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def format_moment(at_ns: int | None) -> str:

@@ -24,19 +24,26 @@ def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PL
         posthouse peers
         posthouse peers --mesh team --json
     """
-    from posthouse.client.trust.pins import member_key_changed
-
     with daemon_options.client() as daemon:
         answer = daemon.peers()
         note_membership(daemon, output)
-    rows = [row for each in answer.get("peers", []) for row in _peer_rows(each)]
-    output.result(answer, table(("name", "presence", "status", "role", "node"), rows))
-    for each in answer.get("peers", []):
-        if each.get("pinned"):
-            changed = member_key_changed(answer["mesh"], each["name"], each["pinned"], each["node"])
-            output.note(f"{changed}. {changed.hint}")
+    show_members(answer, answer["mesh"], answer["peers"], output)
     if answer.get("is_cached"):
         output.note("the relay cannot be reached: this list is the last one received")
+
+
+def show_members(value: object, mesh: str, members: list[dict[str, Any]], output: Output) -> None:
+    """Show the hosts of a mesh and their agents, and whose key has changed; presence is known to a daemon only."""
+    from posthouse.client.trust.pins import member_key_changed
+
+    rows = [row for each in members for row in _peer_rows(each)]
+    output.result(value, table(("name", "presence", "status", "role", "node"), rows))
+    for each in members:
+        if each.get("pinned"):
+            changed = member_key_changed(mesh, each["name"], each["pinned"], each["node"])
+            output.note(f"{changed}. {changed.hint}")
+        if each.get("former_key"):
+            output.note(f"{each['name']} has a new key, {each['node']}; the old one, {each['former_key']}, signed it")
 
 
 def _peer_rows(peer: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -56,7 +63,8 @@ def _peer_rows(peer: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _presence(entry: dict[str, Any]) -> str:
-    return "online" if entry.get("online") else "offline"
+    is_online = entry.get("online")
+    return "-" if is_online is None else "online" if is_online else "offline"
 
 
 _MANY = Parameter(negative=(), show_default=False)

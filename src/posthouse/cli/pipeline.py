@@ -1,7 +1,7 @@
 """`posthouse pipeline`: query the lake, keep a session warm, and audit the whole history.
 
-Arguments and sources are checked before Spark starts. The verbs of pipeline_run, pipeline_publish, pipeline_report and
-pipeline_show are registered here too.
+Arguments and sources are checked before Spark starts. The verbs of pipeline_run, pipeline_erase, pipeline_publish,
+pipeline_report and pipeline_show are registered here too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions
+from posthouse.cli.pipeline_erase import erase
+from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, Publishers
 from posthouse.cli.pipeline_publish import archive, publish, replay
 from posthouse.cli.pipeline_report import audit_with, demo, report, whatif
 from posthouse.cli.pipeline_run import compact, run
@@ -131,6 +132,7 @@ def audit(
     derived: Annotated[
         bool, Parameter(negative=(), help="Also compute silver and gold from bronze again, and compare.")
     ] = False,
+    publishers: Publishers = None,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> int:
@@ -147,7 +149,7 @@ def audit(
         posthouse pipeline audit --source ~/.posthouse/relay --lake /data/lake
         posthouse pipeline audit --source relay.db --json
     """
-    report = audit_with(pipeline_options, is_derived=derived)
+    report = audit_with(pipeline_options, publishers, is_derived=derived)
     _show_audit(output, report)
     return Exit.REFUSED if report.total else Exit.OK
 
@@ -178,6 +180,7 @@ app = noun(
 )
 app.command(run, name="run")
 app.command(compact, name="compact")
+app.command(erase, name="erase")
 app.command(query, name="query")
 app.command(show, name="show")
 app.command(shell, name="shell")

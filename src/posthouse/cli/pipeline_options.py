@@ -28,6 +28,19 @@ if TYPE_CHECKING:
 
 
 _GROUP = Group("Pipeline", sort_key=4)
+#: The option of commands that show cost.
+PricesFile = Annotated[
+    str | None,
+    Parameter(name="--prices", help="File of prices per million tokens [default: ~/.posthouse/prices.toml]."),
+]
+#: The option of commands that audit.
+Publishers = Annotated[
+    str | None,
+    Parameter(
+        name="--publishers",
+        help="Nodes whose published roots and erasures are trusted, beside this one; a list with commas.",
+    ),
+]
 
 
 @Parameter(name="*", group=_GROUP)
@@ -122,18 +135,18 @@ class PipelineOptions:
             raise error("usage", text="there is no store on this host", hint="Name one with --source FILE or URL.")
         return found
 
-    def publishers(self) -> list[str]:
-        """Return the nodes of the setting, whose published roots count."""
+    def publishers(self, given: str | None = None) -> list[str]:
+        """Return the nodes of the option or the setting, whose published roots and erasures count."""
         from posthouse.model.node import validate_node_id
 
-        given = (self.settings().optional_text("pipeline.publishers") or "").replace(",", " ").split()
-        return [validate_node_id(each) for each in given]
+        text = load_settings({"pipeline.publishers": given}).optional_text("pipeline.publishers") or ""
+        return [validate_node_id(each) for each in text.replace(",", " ").split()]
 
-    def prices(self) -> Prices:
-        """Return the price table; it is empty if its file does not exist."""
+    def prices(self, given: str | None = None) -> Prices:
+        """Return the price table of the option or the setting; it is empty if its file does not exist."""
         from posthouse.model.usage import Prices
 
-        path = self.settings().path("pipeline.prices")
+        path = load_settings({"pipeline.prices": given}).path("pipeline.prices")
         try:
             return Prices.parse(path.read_text(encoding="utf-8"), str(path))
         except FileNotFoundError:
@@ -191,21 +204,26 @@ WHOLE = PeriodOptions()
 
 
 def _day_of(text: str | None, option: str) -> str | None:
-    """Return a day, given as such or as a time before now."""
-    from datetime import date
+    """Return a UTC day, given as such or as a time before now."""
+    from posthouse.model.clock import format_utc
 
-    from posthouse.model.clock import format_utc, system_clock
+    return None if text is None else format_utc(parse_moment(text, option)).partition("T")[0]
+
+
+def parse_moment(text: str, option: str) -> int:
+    """Return a time in nanoseconds: the start of a UTC day, or a duration before now; raise a usage error."""
+    from datetime import UTC, datetime
+
+    from posthouse.model.clock import system_clock
     from posthouse.model.limits import SECOND_NS
 
-    if text is None:
-        return None
     try:
-        return date.fromisoformat(text).isoformat()
+        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+        return int(day.timestamp()) * SECOND_NS
     except ValueError:
         pass
     try:
-        at_ns = system_clock().wall_ns() - round(parse_duration(text) * SECOND_NS)
-        return format_utc(at_ns).partition("T")[0]
+        return system_clock().wall_ns() - round(parse_duration(text) * SECOND_NS)
     except PosthouseError as fault:
         hint = "Give a UTC day, as 2026-11-01, or how long ago: 7d, 12h."
         raise error("usage", text=f"{option} {text!r} is neither a day nor a duration", hint=hint) from fault

@@ -15,7 +15,7 @@ from cyclopts.validators import Number
 from posthouse.cli.bus_session import with_bus
 from posthouse.cli.options import MeshName
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, RelayAddress, chosen_relay
+from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, PricesFile, RelayAddress, chosen_relay
 from posthouse.model.clock import system_clock
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def publish(
     agent_budget_usd: Annotated[
         float | None, Parameter(validator=Number(gt=0), help="Dollars that one agent may cost on one UTC day.")
     ] = None,
+    prices: PricesFile = None,
     mesh: MeshName = None,
     relay: RelayAddress = None,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
@@ -75,7 +76,7 @@ def publish(
     inputs = {name: lake.table(spark, name) for name in INPUTS}
     through_ns = through_of(lake)
     recent = Selection(first_day=format_utc(through_ns - days * DAY_S * SECOND_NS).partition("T")[0], mesh=named)
-    spent = spent_alerts(GoldReader(lake, recent, pipeline_options.prices()), budget_usd, agent_budget_usd)
+    spent = spent_alerts(GoldReader(lake, recent, pipeline_options.prices(prices)), budget_usd, agent_budget_usd)
     done = run(
         spark, inputs, options, through_ns=through_ns, days=days, thresholds=alarm, alerts_to=alerts_to, spent=spent
     )

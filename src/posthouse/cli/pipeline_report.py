@@ -17,7 +17,15 @@ from cyclopts import Parameter
 
 from posthouse.cli.config import load_settings
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, WHOLE, PeriodOptions, PipelineOptions, open_sources
+from posthouse.cli.pipeline_options import (
+    DEFAULT_PIPELINE,
+    WHOLE,
+    PeriodOptions,
+    PipelineOptions,
+    PricesFile,
+    Publishers,
+    open_sources,
+)
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
@@ -36,6 +44,8 @@ def report(
     to: Annotated[Path | None, Parameter(help="File to write [default: report.html in the lake].")] = None,
     open: Annotated[bool, Parameter(negative=(), help="Open the report in the browser.")] = False,  # noqa: A002 - the name of the option
     audit: Annotated[bool, Parameter(help="Also audit the lake and include the findings.")] = True,
+    publishers: Publishers = None,
+    prices: PricesFile = None,
     period: PeriodOptions = WHOLE,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
@@ -55,14 +65,21 @@ def report(
 
     lake, selection = pipeline_options.open_lake(), period.selection()
     refuse_empty(lake)
-    prices = pipeline_options.prices()
-    path = write_report(lake, to, audit_with(pipeline_options, is_brief=True) if audit else None, selection, prices)
+    table_of_prices = pipeline_options.prices(prices)
+    audited = audit_with(pipeline_options, publishers, is_brief=True) if audit else None
+    path = write_report(lake, to, audited, selection, table_of_prices)
     output.result({"path": path}, str(path))
     if open:
         show_page(path)
 
 
-def audit_with(pipeline_options: PipelineOptions, *, is_derived: bool = False, is_brief: bool = False) -> Report:
+def audit_with(
+    pipeline_options: PipelineOptions,
+    publishers: str | None = None,
+    *,
+    is_derived: bool = False,
+    is_brief: bool = False,
+) -> Report:
     """Audit the lake and the given sources, in the session of a running server or in one of its own."""
     from posthouse.pipeline.audit.audit import Report
     from posthouse.pipeline.serve import AuditRequest, SourceRequest, ask_server_for, run_audit
@@ -72,7 +89,7 @@ def audit_with(pipeline_options: PipelineOptions, *, is_derived: bool = False, i
     request = AuditRequest(
         [SourceRequest(each.url, each.token, each.tls_ca) for each in sources],
         is_derived,
-        pipeline_options.publishers(),
+        pipeline_options.publishers(publishers),
         pipeline_options.own_node(),
     )
     found = ask_server_for(lake.path, audit=request)

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from posthouse.cli.config import Settings, load_settings
-from posthouse.cli.options import parse_duration
+from posthouse.cli.options import load_key, parse_duration
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, open_sources, relays_of
 from posthouse.model.clock import system_clock
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import PosthouseError, Transient, error
 
 if TYPE_CHECKING:
+    from posthouse.journal.erase import ErasureRequest
     from posthouse.pipeline.lake import Lake
     from posthouse.pipeline.run.copy_feeds import RunStep
     from posthouse.pipeline.run.lake_run import RunReport
@@ -51,12 +52,43 @@ class MonitoringOptions:
         return load_settings(flags)
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class UpkeepOptions:
+    """How a lake is kept small."""
+
+    retention_days: Annotated[
+        int | None, Parameter(help="How long logs and replaced files of bronze tables stay [default: 30].")
+    ] = None
+    derived_retention_hours: Annotated[
+        int | None, Parameter(help="How long logs and replaced files of silver and gold tables stay [default: 1].")
+    ] = None
+    compact_files: Annotated[
+        int | None, Parameter(help="Small files of the newest day after which they are merged [default: 32].")
+    ] = None
+
+    def upkeep(self) -> Upkeep:
+        """Return what the options, the environment and the file say."""
+        from posthouse.pipeline.run.upkeep import Upkeep
+
+        settings = load_settings({f"pipeline.{name}": value for name, value in vars(self).items()})
+        return Upkeep(
+            retention_days=settings.integer("pipeline.retention_days"),
+            derived_retention_hours=settings.integer("pipeline.derived_retention_hours"),
+            compact_files=settings.integer("pipeline.compact_files"),
+        )
+
+
+DEFAULT_UPKEEP = UpkeepOptions()
+
+
 def run(
     *,
     once: Annotated[bool, Parameter(negative=(), help="Run once; the default.")] = False,
     every: Annotated[str | None, Parameter(help="Repeat the run at this interval: 60s, 15m.")] = None,
     rebuild: Annotated[bool, Parameter(negative=(), help="Rebuild every table above bronze.")] = False,
     monitoring: MonitoringOptions = MonitoringOptions(),  # noqa: B008 - frozen
+    upkeep_options: UpkeepOptions = DEFAULT_UPKEEP,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
@@ -64,7 +96,8 @@ def run(
 
     A run that fails or is killed can be repeated: no row is duplicated or missing. If a source is a relay, the Merkle
     root of every new batch is published there as a signed event. With --every the command repeats until Ctrl-C or
-    SIGTERM; after SIGTERM it finishes the current run.
+    SIGTERM; after SIGTERM it finishes the current run. A repeated run that fails for a reason that may pass, such as a
+    relay that does not answer, is reported, and the next one tries again.
 
     For example:
 
@@ -80,9 +113,12 @@ def run(
     spark = pipeline_options.session()
     try:
         stopped = _stop_on_sigterm() if wait_s is not None else None
-        _run_once(pipeline_options, monitoring, output, is_rebuild=rebuild)
+        run_once(pipeline_options, output, monitoring, upkeep_options, is_rebuild=rebuild)
         while stopped is not None and not stopped.wait(wait_s):
-            _run_once(pipeline_options, monitoring, output, is_rebuild=False)
+            try:
+                run_once(pipeline_options, output, monitoring, upkeep_options)
+            except Transient as failure:
+                output.failure(failure)
     finally:
         spark.stop()
 
@@ -100,9 +136,16 @@ def _stop_on_sigterm() -> threading.Event:
     return stopped
 
 
-def _run_once(
-    pipeline_options: PipelineOptions, monitoring: MonitoringOptions, output: Output, *, is_rebuild: bool
+def run_once(
+    pipeline_options: PipelineOptions,
+    output: Output,
+    monitoring: MonitoringOptions = MonitoringOptions(),  # noqa: B008 - frozen
+    upkeep_options: UpkeepOptions = DEFAULT_UPKEEP,
+    *,
+    is_rebuild: bool = False,
+    erasure: ErasureRequest | None = None,
 ) -> None:
+    """Bring the lake up to date once, publish the new roots, and report what was done."""
     from posthouse.pipeline.run.lake_run import bring_up_to_date, publish_roots, with_relay_lock
 
     lake = pipeline_options.open_lake()
@@ -120,8 +163,10 @@ def _run_once(
             open_sources(pipeline_options),
             batch_rows=pipeline_options.settings().integer("pipeline.batch_rows"),
             is_rebuild=is_rebuild,
-            upkeep=_upkeep(pipeline_options),
+            upkeep=upkeep_options.upkeep(),
             on_step=on_step,
+            load_key=lambda: load_key(pipeline_options.key_file),
+            erasure=erasure,
         )
     published = sum(publish_roots(lake, pipeline_options.relay_options(relay).client()) for relay in relays)
     _show_run(output, report, published)
@@ -181,22 +226,17 @@ def _write_metrics(settings: Settings, lake: Lake, figures: RunFigures, output: 
         output.note(f"the metrics of the run could not be written to {path}: {failure}")
 
 
-def _upkeep(pipeline_options: PipelineOptions) -> Upkeep:
-    from posthouse.pipeline.run.upkeep import Upkeep
-
-    settings = pipeline_options.settings()
-    return Upkeep(
-        settings.integer("pipeline.retention_days"),
-        settings.integer("pipeline.derived_retention_hours"),
-        settings.integer("pipeline.compact_files"),
-    )
-
-
-def compact(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
+def compact(
+    *,
+    upkeep_options: UpkeepOptions = DEFAULT_UPKEEP,
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
+    output: Output = PLAIN,
+) -> None:
     """Merge the small files of every table, and delete files that no reader needs. Does not start Spark.
 
-    A run merges files by itself once there are `pipeline.compact_files` small ones; this command merges at once. No
-    row changes. Replaced files stay for `pipeline.retention_days`, for readers of an older version.
+    A run merges files by itself once there are `pipeline.compact_files` small ones; this command merges two already,
+    unless --compact-files says more. No row changes. Replaced files stay for `pipeline.retention_days`, for readers of
+    an older version.
 
     For example:
 
@@ -205,16 +245,19 @@ def compact(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Out
     """
     from posthouse.pipeline.query import refuse_empty
     from posthouse.pipeline.run.lake_run import hold_lake
-    from posthouse.pipeline.run.upkeep import migrate_seals, tidy_lake, vacuum_lake
+    from posthouse.pipeline.run.upkeep import migrate_lake, tidy_lake, vacuum_lake
 
     def on_step(step: RunStep) -> None:
         _show_step(output, step)
 
+    upkeep = upkeep_options.upkeep()
+    if upkeep_options.compact_files is None:
+        upkeep = upkeep._replace(compact_files=2)
     lake = pipeline_options.open_lake()
     refuse_empty(lake)
     with hold_lake(lake):
-        migrate_seals(lake, on_step)
-        tidy_lake(lake, _upkeep(pipeline_options)._replace(compact_files=2), on_step)
+        migrate_lake(lake, on_step)
+        tidy_lake(lake, system_clock(), upkeep, on_step)
         vacuum_lake(lake, system_clock(), on_step)
     files = {name: len(lake.delta(name).files()) for name in lake.names()}
     output.result({"files": files}, table(("table", "files"), list(files.items())))

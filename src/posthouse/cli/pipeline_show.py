@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, WHOLE, PeriodOptions, PipelineOptions
+from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, WHOLE, PeriodOptions, PipelineOptions, PricesFile
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
     from posthouse.pipeline.gold_reader import GoldReader
 
 Question = Literal["cost", "traffic", "health"]
-CostKey = Literal["agent", "model", "day", "task"]
+CostKey = Literal["agent", "model", "day", "task", "conversation"]
 _TRAFFIC = ("messages", "deliveries", "delivered", "waiting", "failed", "expired", "rejected")
 _HEALTH = (
     *("agent", "sent", "received", "waiting", "failed", "p50_ms", "p90_ms", "max_ms"),
@@ -32,8 +32,10 @@ def show(
     /,
     *,
     by: Annotated[
-        tuple[CostKey, ...], Parameter(negative=(), help="Of cost: one row per agent, model, day or task.")
+        tuple[CostKey, ...],
+        Parameter(negative=(), help="Of cost: one row per agent, model, day, task or conversation."),
     ] = (),
+    prices: PricesFile = None,
     period: PeriodOptions = WHOLE,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
@@ -47,16 +49,17 @@ def show(
 
         posthouse pipeline show health --since 7d
         posthouse pipeline show cost --by agent --by day --since 2026-11-01
+        posthouse pipeline show cost --by conversation
         posthouse pipeline show traffic --mesh main --json
     """
     from posthouse.pipeline.gold_reader import GoldReader
     from posthouse.pipeline.query import refuse_empty
 
-    if by and question != "cost":
-        raise error("usage", text=f"--by does not apply to {question}")
+    if question != "cost" and (by or prices is not None):
+        raise error("usage", text=f"--{'by' if by else 'prices'} does not apply to {question}")
     lake, selection = pipeline_options.open_lake(), period.selection()
     refuse_empty(lake)
-    reader = GoldReader(lake, selection, pipeline_options.prices())
+    reader = GoldReader(lake, selection, pipeline_options.prices(prices))
     columns, rows = _answer(reader, question, by)
     if output.json:
         for row in rows:

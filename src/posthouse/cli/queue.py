@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
+from posthouse.cli.completers import complete_members
 from posthouse.cli.options import DEFAULT_MESH_OPTIONS, MeshOptions
 from posthouse.cli.output import PLAIN, Output, format_moment, short_node, table
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 
 #: The owner of the queue, as the first argument.
-Recipient = Annotated[str, Parameter(help="The recipient: a member's name, a node id, or a Pinch address.")]
+Recipient = Annotated[
+    str,
+    Parameter(completer=complete_members, help="The recipient: a member's name, a node id, or a Pinch address."),
+]
 #: Messages of a queue, by id.
 MessageIds = Annotated[
     tuple[str, ...],

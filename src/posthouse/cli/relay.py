@@ -1,4 +1,4 @@
-"""`posthouse relay`: run a relay, and back up, verify, restore, reindex, check, export and import its store.
+"""`posthouse relay`: run a relay, and back up, verify, restore, check, export, import and move its store.
 
 Running is here; the commands about the store are in relay_store, those about the service in relay_service.
 """
@@ -16,8 +16,10 @@ from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
 from posthouse.cli.config import Settings, load_settings, setting_tokens
-from posthouse.cli.options import DEFAULT_RELAY, RelayOptions, key_path
+from posthouse.cli.options import DEFAULT_MESH_OPTIONS, DEFAULT_RELAY, MeshOptions, RelayOptions, key_path
 from posthouse.cli.output import PLAIN, Output
+from posthouse.cli.relay_follow import follow, promote
+from posthouse.cli.relay_mirror import mirror
 from posthouse.cli.relay_service import (
     LOG_NAME,
     describe_run,
@@ -29,7 +31,8 @@ from posthouse.cli.relay_service import (
     uninstall_service,
     write_run,
 )
-from posthouse.cli.relay_store import backup, check, export, import_, reindex, restore, verify
+from posthouse.cli.relay_space import compact, delete, size
+from posthouse.cli.relay_store import backup, check, export, import_, migrate, reindex, restore, verify
 
 if TYPE_CHECKING:
     from posthouse.cli.config import Flags as RelayFlags
@@ -176,17 +179,38 @@ async def _fetch_info(url: RelayUrl, relay_options: RelayOptions) -> dict[str, A
         return await client.info()
 
 
+def token(*, mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS, output: Output = PLAIN) -> None:
+    """Print a token of this node for curl and other HTTP clients of the relay. Keep it secret; it expires in an hour.
+
+    For example:
+
+        posthouse relay token
+        posthouse relay token --relay relay.example:7420 --json
+    """
+    mesh = mesh_options.name
+    found = mesh_options.run(mesh, lambda client: client.token())
+    output.result({"token": found, "url": mesh_options.url(mesh).origin}, found)
+
+
 app = noun("relay", "Run a relay and maintain its store.")
 app.command(up, name="up")
 app.command(down, name="down")
 app.command(status, name="status")
 app.command(info, name="info")
+app.command(token, name="token")
 app.command(backup, name="backup")
 app.command(verify, name="verify")
 app.command(restore, name="restore")
+app.command(follow, name="follow")
+app.command(promote, name="promote")
+app.command(mirror, name="mirror")
 app.command(reindex, name="reindex")
 app.command(check, name="check")
+app.command(delete, name="delete")
+app.command(compact, name="compact")
+app.command(size, name="size")
 app.command(install_service, name="install-service")
 app.command(uninstall_service, name="uninstall-service")
 app.command(export, name="export")
 app.command(import_, name="import")
+app.command(migrate, name="migrate")

@@ -36,10 +36,10 @@ def reserve(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Reserve files and directories for the agent you act as, all or none; without a path, list what is reserved.
+    """Reserve files and directories for the agent you act as, all or none.
 
     A reservation ends after its time, with `posthouse release`, or when the agent's program has been gone for five
-    minutes. Reserving a path again extends it.
+    minutes. Reserving a path again extends it. Without a path the command lists what is reserved.
 
     For example:
 
@@ -68,7 +68,9 @@ def release(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Release files and directories that the agent you act as has reserved; without a path, all of them.
+    """Release files and directories that the agent you act as has reserved.
+
+    Without a path it releases all of them.
 
     For example:
 

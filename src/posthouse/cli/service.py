@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import plistlib
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -51,9 +50,9 @@ def program() -> tuple[str, ...]:
     return (found,) if found else (sys.executable, "-m", "posthouse.cli.main")
 
 
-def service_file(name: str, environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+def service_file(name: str, environ: Mapping[str, str] = os.environ, platform: str | None = None) -> Path:
     """Return where the definition of a service belongs on this system."""
-    home = Path(environ.get("HOME") or Path.home())
+    home, platform = Path(environ.get("HOME") or Path.home()), platform or sys.platform
     if platform == "darwin":
         return home / "Library" / "LaunchAgents" / f"{name}.plist"
     if platform.startswith("linux"):
@@ -129,12 +128,24 @@ def _argument(text: str) -> str:
     return _quoted(text).replace("$", "$$")
 
 
+#: Passes SIGTERM on and waits for the server to end: launchd kills what is left when the shell has ended.
+_AGENT_SCRIPT = """\
+trap 'kill -TERM "$server"; is_stopped=1' TERM
+"$@" &
+server=$!
+wait "$server"
+code=$?
+[ -z "${is_stopped:-}" ] || { wait "$server"; code=$?; }
+[ "$code" -eq %d ] && exit 0
+exit "$code"
+"""
+
+
 def launchd_plist(service: ServiceDefinition) -> str:
     """Return the text of the property list."""
-    script = f'{shlex.join(service.command)}; code=$?; [ "$code" -eq {int(Exit.IDENTITY)} ] && exit 0; exit "$code"'
     agent = {
         "Label": service.name,
-        "ProgramArguments": ["/bin/sh", "-c", script],
+        "ProgramArguments": ["/bin/sh", "-c", _AGENT_SCRIPT % Exit.IDENTITY, service.name, *service.command],
         "EnvironmentVariables": dict(service.environment),
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},

@@ -24,7 +24,9 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
 
 def status(*, output: Output = PLAIN) -> int:
-    """Show what runs on this machine: relay, daemon, meshes, agents and waiting mail; exit code 3 without a daemon.
+    """Show what runs on this machine: relay, daemon, meshes, agents and waiting mail.
+
+    The exit code is 3 if no daemon runs.
 
     For example:
 

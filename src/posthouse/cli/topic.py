@@ -1,6 +1,6 @@
-"""`posthouse topic`: create, post to, subscribe to and list topics, through the daemon.
+"""`posthouse topic`: create, subscribe to and list topics, through the daemon; `posthouse send '#topic'` posts to one.
 
-A post returns when the daemon has it on disk. While the relay cannot be reached, `list` shows the last list received.
+While the relay cannot be reached, `list` shows the last list received.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions, read_text
+from posthouse.cli.commands import note_new_name, noun
+from posthouse.cli.completers import complete_topics
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.send import NO_FLAGS, MessageFlags, Text
+from posthouse.cli.send import NO_FLAGS, MessageFlags, Text, send
 
 
 def create(
@@ -33,8 +34,8 @@ def create(
     output.result(answer, f"created {topic}")
 
 
-def post(
-    topic: Annotated[str, Parameter(help="The topic.")],
+def former_post(
+    topic: str,
     message: Text,
     /,
     *,
@@ -42,20 +43,21 @@ def post(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Post to a topic; returns when the daemon has the message on disk.
-
-    For example:
-
-        posthouse topic post builds.main "green"
-        posthouse topic post builds.main - --meta '{"commit":"abc"}' --json
-    """
-    with daemon_options.client() as daemon:
-        accepted = daemon.post(topic.removeprefix("#"), read_text(message), **flags.given())
-    output.result(accepted, f"{accepted.client_message_id}  {accepted.status}")
+    """Post to a topic: the former name of `posthouse send '#TOPIC'`."""
+    note_new_name("topic post TOPIC", "send '#TOPIC'", output)
+    send(
+        "#" + topic.removeprefix("#"),
+        message,
+        flags=flags,
+        mesh=daemon_options.mesh,
+        directory=daemon_options.directory,
+        agent=daemon_options.agent,
+        output=output,
+    )
 
 
 def subscribe(
-    pattern: Annotated[str, Parameter(help="A topic, or a pattern such as builds.>.")],
+    pattern: Annotated[str, Parameter(completer=complete_topics, help="A topic, or a pattern such as builds.>.")],
     /,
     *,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
@@ -73,7 +75,7 @@ def subscribe(
 
 
 def unsubscribe(
-    pattern: Annotated[str, Parameter(help="The pattern of the subscription.")],
+    pattern: Annotated[str, Parameter(completer=complete_topics, help="The pattern of the subscription.")],
     /,
     *,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
@@ -108,9 +110,9 @@ def ls(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN
         output.note("the relay cannot be reached: these are the last topics received, without subscriptions")
 
 
-app = noun("topic", "Create topics, post to them and subscribe to them, through the daemon.")
+app = noun("topic", "Create topics and subscribe to them. `posthouse send '#TOPIC'` posts to one.")
 app.command(create, name="create")
-app.command(post, name="post")
+app.command(former_post, name="post", show=False)
 app.command(subscribe, name="subscribe")
 app.command(unsubscribe, name="unsubscribe")
 app.command(ls, name="list")

@@ -19,6 +19,8 @@ from posthouse.model.errors import PosthouseError
 from posthouse.model.event import is_event_id
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from posthouse.client.daemon import DaemonClient, InboxItem
     from posthouse.client.daemon.trace_steps import Step
     from posthouse.journal.digest import Record
@@ -52,9 +54,9 @@ _WORDS = {
 }
 
 
-def bus_steps(event_id: str, client_message_id: str | None, mesh: str) -> list[Step]:
-    """Return the steps of a message on the bus, empty if the bus has no record of it."""
-    path = load_settings().path("bus.dir") / "bus.db"
+def bus_steps(directory: Path, event_id: str, client_message_id: str | None, mesh: str) -> list[Step]:
+    """Return the steps of a message on the bus in a directory, empty if the bus has no record of it."""
+    path = directory / "bus.db"
     if not path.exists():
         return []
     own_id = client_message_id or ""
@@ -143,7 +145,8 @@ def gather_steps(daemon: DaemonClient, key: str) -> dict[str, Any]:
     if item is not None:
         steps += inbox_steps(msgspec.structs.asdict(item))
     event_id = row["message_id"] if row is not None else relay["id"] if relay is not None else message_id
-    steps += bus_steps(event_id, None if row is None else row["client_message_id"], daemon.health().mesh)
+    sent_as = None if row is None else row["client_message_id"]
+    steps += bus_steps(load_settings().path("bus.dir"), event_id, sent_as, daemon.health().mesh)
     client_id = row["client_message_id"] if row is not None else None if item is None else item.client_message_id
     if found.get("answered_at"):
         steps.append(Step("inbox", "answered", parse_utc(found["answered_at"])))

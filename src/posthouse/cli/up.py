@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from posthouse.cli.config import Settings, find_home, load_settings, setting_tokens
-from posthouse.cli.join import mesh_directory, start_and_prove, take_name
+from posthouse.cli.join import mesh_directory, require_private_home, start_and_prove, take_name
 from posthouse.cli.mesh_invites import ONE_MEMBER, InviteOptions
 from posthouse.cli.options import DEFAULT_DAEMON, DEFAULT_RELAY, RelayOptions, default_mesh
 from posthouse.cli.output import PLAIN, Output
@@ -42,7 +42,7 @@ def up(
     name: Annotated[str | None, Parameter(help="Name of this host in the mesh. Default: its host name.")] = None,
     output: Output = PLAIN,
 ) -> None:
-    """Run a relay and a daemon on this machine, in the background, and give this host a name; safe to repeat.
+    """Run a relay and a daemon on this machine, in the background, and name this host; safe to repeat.
 
     A host that uses the relay of another machine, because it joined a mesh there or is configured so, gets a daemon
     only. With a --listen that other machines can reach, the relay uses TLS; it makes a certificate if none is
@@ -56,6 +56,7 @@ def up(
     """
     from posthouse.cli.daemon_start import daemon_pid
 
+    require_private_home()
     other = None if listen is not None else other_relay()
     is_proved = daemon_pid(DEFAULT_DAEMON) is not None
     if other is None:
@@ -110,18 +111,15 @@ def other_relay() -> str | None:
 
 def next_steps(*, is_member: bool = True) -> list[str]:
     """Return the commands that a person may type next, each with what it does."""
-    from posthouse.cli.commands import COMMANDS
-
     if not is_member:
         return ["posthouse join 'INVITE'                  join the mesh with an invite of one of its admins"]
-    lines = {
-        "connect": "posthouse connect claude-code --write    let a coding agent use posthouse",
-        "send": "posthouse send NAME 'hello'              a message; `posthouse peers` lists the names",
-        "invite": "posthouse invite                         the line that lets another host join",
-        "console": "posthouse console                        see agents and messages in a browser",
-        "down": "posthouse down                           stop what runs",
-    }
-    return [line for command, line in lines.items() if command in COMMANDS]
+    return [
+        "posthouse connect claude-code --write    let a coding agent use posthouse",
+        "posthouse send NAME 'hello'              a message; `posthouse peers` lists the names",
+        "posthouse invite                         the line that lets another host join",
+        "posthouse console                        see agents and messages in a browser",
+        "posthouse down                           stop what runs",
+    ]
 
 
 def _ensure_key() -> None:
@@ -169,8 +167,16 @@ def _certificate_settings(values: Settings, directory: Path) -> dict[str, Any]:
         return {}
     cert, key = directory / CERTIFICATE_NAME, directory / CERTIFICATE_KEY_NAME
     if not cert.exists():
-        make_certificate(cert, key)
+        _make_first_certificate(cert, key)
     return {"relay.tls_cert": str(cert), "relay.tls_key": str(key)}
+
+
+def _make_first_certificate(cert: Path, key: Path) -> None:
+    try:
+        make_certificate(cert, key)
+    except ModuleNotFoundError as missing:
+        hint = "Run `pip install 'posthouse[ssh]'`, or give a certificate: relay.tls_cert and relay.tls_key."
+        raise error("extra_missing", library="cryptography", hint=hint) from missing
 
 
 def make_certificate(cert: Path, key: Path) -> None:
@@ -296,7 +302,9 @@ def invite(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Print the whole command that lets another host join. Anyone who has it can join: send it over a trusted channel.
+    """Print the whole command that lets another host join.
+
+    Anyone who has it can join: send it over a trusted channel.
 
     For example:
 
@@ -308,7 +316,7 @@ def invite(
     name, address = mesh or default_mesh(), invite_options.address
     own = relay_options.url(name)
     made = replace(invite_options.make(name, relay_options), tls=Pins.of_home().certificate(own.origin))
-    reached = made.url if address is None and not _is_loopback(own.host) else None
+    reached = made.url if address is None and (own.others or not _is_loopback(own.host)) else None
     made = replace(made, url=reached or _reachable(own.host, own.port, address))
     command = f"posthouse join {shlex.quote(str(made))}"
     value = {"command": command, "invite": str(made), "mesh": name}

@@ -17,10 +17,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
 from posthouse.client.failures import Backoff
+from posthouse.client.key_chains import Keys
 from posthouse.client.locks.held_lock import Lock
 from posthouse.client.locks.lock_calls import LockCalls, LockCommands, LockMode
 from posthouse.client.meshes import Meshes
@@ -29,9 +31,10 @@ from posthouse.client.messages.gaps import GapFiller
 from posthouse.client.messages.queues import Queues
 from posthouse.client.messages.receipts import Receipt, Receipts
 from posthouse.client.messages.receiver import Mailbox, Receiver
+from posthouse.client.messages.requester import OnPartial, Requester
 from posthouse.client.messages.sender import TOPIC_MARK, Composer, MessageOptions, Request, Sender, Sent, sent_from
 from posthouse.client.relay_url import Invite, RelayUrl, parse_relay_url
-from posthouse.client.stored_events import Archive, Page, Stored, StoredEvents
+from posthouse.client.stored_events import Archive, Copies, Page, Stored, StoredEvents, plan_deletions
 from posthouse.client.stream.connection import CheckFeatures, Connection, dial
 from posthouse.client.stream.link import Link
 from posthouse.client.stream.pending import PendingCommands
@@ -39,16 +42,19 @@ from posthouse.client.stream.publisher import Published, Publisher
 from posthouse.client.stream.subscription import Subscription, Subscriptions
 from posthouse.client.transport import ClientOptions, Requests, Transport
 from posthouse.client.trust.pins import Pins, relay_key_changed
-from posthouse.client.trust.signing import Signer, open_content, seal_content, with_mesh
+from posthouse.client.trust.signing import Draft, Signer, open_content, seal_content, with_mesh
+from posthouse.client.webhooks import Webhooks
 from posthouse.keys import NodeKey
-from posthouse.model.api import MessageStates
+from posthouse.model.api import Answer, MessageStates
 from posthouse.model.clock import Clock, system_clock
-from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Coordinate, Event, parse_coordinate
+from posthouse.model.errors import PosthouseError, Transient, error
+from posthouse.model.event import DELETION, Coordinate, Event, parse_coordinate
+from posthouse.model.freshness import with_freshness
 from posthouse.model.lease import validate_lease_ms
 from posthouse.model.limits import RECEIVE_WINDOW
 from posthouse.model.lock_scope import validate_resources
 from posthouse.model.node import DEFAULT_MESH, is_node_id
+from posthouse.model.request import is_late_request, new_request
 from posthouse.model.ulid import UlidGenerator
 
 Tags = Iterable[Sequence[str]]
@@ -77,44 +83,42 @@ class Client:
         """
         self.options = options or ClientOptions()
         url = parse_relay_url(relay, allow_plain=self.options.allow_plain) if isinstance(relay, str) else relay
-        self.url = url
-        self.key = key
-        #: the mesh of calls that name none
-        self.mesh = mesh
+        self.url, self.key, self.mesh = url, key, mesh
         #: node id of the relay; None before the first contact
         self.relay: str | None = None
-        self._expected_relay = relay_node
-        self._check_features = check_features
+        self._expected_relay, self._check_features = relay_node, check_features
         self._pins = pins or Pins.of_home()
         self._clock = clock or system_clock()
-        self._signer = Signer(key, self._clock)
+        self.signer = Signer(key, self._clock)
         self._transport = Transport(url, self.options, self._clock, self._pins.certificate(url.origin))
-        self._requests = Requests(self._transport, self._signer, self._check_relay)
-        self._events = StoredEvents(self._requests, is_verifying=self.options.is_verifying)
-        #: meshes, members, access, topics, invites
-        self.meshes = Meshes(self._requests, self._signer, self._pins, lambda: self.relay)
+        self._requests = Requests(self._transport, self.signer, self._check_relay)
+        self.keys = Keys(self._requests, self.signer, self._clock.wall_ns)
+        self._events = StoredEvents(self._requests, self.keys, is_verifying=self.options.is_verifying)
+        self.meshes = Meshes(self._requests, self.signer, self._pins, self.keys, lambda: self.relay)
         backoff = Backoff(max_s=self.options.reconnect_most_s)
         self._link = Link(self._dial, backoff, url.origin, is_verifying=self.options.is_verifying)
         # participants resume in this order: confirmations must reach the relay before RECEIVE
         commands = PendingCommands(self._link)
-        self._publisher = Publisher(commands, self.options)
+        self._publisher = Publisher(commands, key, self.options)
         #: tells senders which of their direct messages were read
-        self.receipts = Receipts(commands, self._signer)
-        self._receiver = Receiver(self._link, key, Confirmations(commands, self._signer), self.receipts)
+        self.receipts = Receipts(commands, self.signer)
+        self._receiver = Receiver(self._link, key, Confirmations(commands, self.signer), self.receipts)
+        self._receiver.tracer = self.options.tracer
         GapFiller(self._link, self._receiver, self._events, self.meshes, key)
         self._subscriptions = Subscriptions(self._link, self.options)
         #: the state of messages, and the operator's view of queues
         self.queues = Queues(self._requests)
+        self.webhooks = Webhooks(self._requests)
+        self.copies = Copies(self._requests)
         #: reading and pruning for an archive; for administrators
         self.archive = Archive(self._requests)
         self._instance = secrets.token_hex(8)
-        timeout_s = self.options.publish_timeout_s
         #: single operations on locks; `lock` holds one around a piece of work
-        self.locks = LockCalls(LockCommands(commands), self._clock, timeout_s, mesh, self.connect)
+        self.locks = LockCalls(LockCommands(commands), self._clock, self.options.publish_timeout_s, mesh, self.connect)
         self._minter = UlidGenerator(self._clock)
-        #: True after the first connection: from then on the link reconnects, or answers with the error that ended it
-        self._is_connected = False
-        self._sender = Sender(Composer(self._signer, self._minter))
+        self._is_connected = False  # once True, the link reconnects, or answers with the error that ended it
+        self._sender = Sender(Composer(self.signer, self._minter), self.options.tracer)
+        self._requester = Requester(self._requests, self.signer, self._clock, self._receiver.awaited)
 
     async def __aenter__(self) -> Self:
         return self
@@ -171,7 +175,7 @@ class Client:
 
     def sign(self, content: str = "", *, kind: int, tags: Tags = (), mesh: str | None = None) -> Event:
         """Return a signed event with the present time, without sending it."""
-        return self._signer.sign(kind, content, with_mesh(tags, mesh or self.mesh))
+        return self.signer.sign(kind, content, with_mesh(tags, mesh or self.mesh))
 
     async def seal(
         self, content: str, readers: Sequence[str], *, kind: int, tags: Tags = (), mesh: str | None = None
@@ -196,9 +200,9 @@ class Client:
         """
         if seal_for:
             return await self.publish_event(await self.seal(content, seal_for, kind=kind, tags=tags, mesh=mesh))
-        return await self.publish_event(self.sign(content, kind=kind, tags=tags, mesh=mesh))
+        return await self.publish_event(self.signer.draft(kind, content, with_mesh(tags, mesh or self.mesh)))
 
-    async def publish_event(self, event: Event) -> Published:
+    async def publish_event(self, event: Event | Draft) -> Published:
         """Send a signed event, retried over reconnects and transient refusals; raises the relay's refusal.
 
         If the relay has the event already, the result says so in `duplicate`.
@@ -220,6 +224,14 @@ class Client:
         await self.connect()
         return await self._publisher.submit(events)
 
+    async def delete(
+        self, ids: Sequence[str], *, coordinates: Sequence[str] = (), reason: str = "", mesh: str | None = None
+    ) -> list[Published]:
+        """Delete own events, by id and by coordinate (all versions so far); return the answers to the deletions."""
+        await self.connect()
+        plan = await plan_deletions(self.supports, self._events, ids, coordinates)
+        return [await self.publish(reason, kind=DELETION, tags=tags, mesh=mesh) for tags in plan]
+
     # Messages
 
     async def send(self, to: str, body: str, *, mesh: str | None = None, **given: Unpack[MessageOptions]) -> Sent:
@@ -229,8 +241,32 @@ class Client:
         sends the same event, so the message is delivered once. The call is retried over reconnects and transient
         refusals, except queue_full, which is raised at once. MessageOptions lists the other arguments.
         """
-        request = await self._request(to, body, mesh or self.mesh, given)
-        return await self.send_event(self._sender.event_for(request))
+        with self._sender.traced("send", given):
+            request = await self._request(to, body, mesh or self.mesh, given)
+            return await self.send_event(self._sender.event_for(request))
+
+    async def request(
+        self,
+        to: str,
+        body: str,
+        timeout_s: float = 60.0,
+        *,
+        queue: bool = False,
+        on_partial: OnPartial | None = None,
+        mesh: str | None = None,
+        **given: Unpack[MessageOptions],
+    ) -> Answer:
+        """Send a request and return its final answer; needs no open mailbox.
+
+        Raises no_responder at once if no responder is connected, unless `queue` lets the request wait for one;
+        responder_busy or request_failed with the responder's reason; request_timeout after `timeout_s`. `on_partial`
+        is called with each partial answer. A responder that comes after the deadline does not get the request.
+        """
+        mark = new_request(self._clock.wall_ns(), timeout_s, queue=queue)
+        given["meta"] = with_freshness(given.get("meta"), mark.to_meta())
+        with self._sender.traced("request", given):
+            event = self._sender.composer.seal_and_sign(await self._request(to, body, mesh or self.mesh, given))
+            return await self._requester.request(event, mark, to, on_partial)
 
     async def compose(self, to: str, body: str, *, mesh: str | None = None, **given: Unpack[MessageOptions]) -> Event:
         """Return a message, sealed and signed, without sending it; keep it to send the same bytes again later."""
@@ -250,6 +286,7 @@ class Client:
         on_presence: Callable[[Presence], None] | None = None,
         on_receipts: Callable[[Sequence[Receipt]], None] | None = None,
         fills_gaps: bool = False,
+        takes_late_requests: bool = False,
     ) -> Mailbox:
         """Open the mailbox of this node in a mesh: an async iterator over its messages, in order.
 
@@ -258,12 +295,14 @@ class Client:
         them. `on_presence` is called when a member or one of its agents comes online or goes offline, and when its
         profile changes; `Mailbox.roster` has the whole state. `on_receipts` is called when agents of other hosts have
         read or rejected messages of this node. With `fills_gaps`, messages of topics that this node's queue had no room
-        for come too, from the history and perhaps a second time.
+        for come too, from the history and perhaps a second time. A request whose deadline has passed is confirmed and
+        not yielded, unless the mailbox `takes_late_requests`.
         """
         await self.connect()
-        name = instance or self._instance
-        where = mesh or self.mesh
+        where, name = mesh or self.mesh, instance or self._instance
         mailbox = Mailbox(self._receiver, where, window, name, on_confirmed, on_presence, on_receipts, fills_gaps)
+        if not takes_late_requests:
+            self._receiver.is_late = lambda message: is_late_request(message, self._clock.wall_ns())
         self._receiver.open(mailbox)
         try:
             await mailbox.wait_open()
@@ -356,6 +395,10 @@ class Client:
         """Return the relay's description of itself and its limits; needs no authentication."""
         return await self._requests.send_anonymous(dict[str, Any], "GET", "/v1/info")
 
+    async def token(self) -> str:
+        """Return a token of this node, for programs that use the HTTP API of the relay themselves."""
+        return await self._requests.token()
+
     async def identify(self) -> str:
         """Return the relay's node id after checking it against the expected and the pinned one."""
         found = (await self.info()).get("relay")
@@ -387,8 +430,14 @@ class Client:
         return self._sender.composer.request(destination, body, mesh, given)
 
     async def _dial(self) -> Connection:
+        for _ in self.url.others:  # a failure makes the transport use the next address
+            with suppress(Transient):
+                return await self._dial_once()
+        return await self._dial_once()
+
+    async def _dial_once(self) -> Connection:
         seconds = self.options.connect_timeout_s
-        return await dial(self._transport, self._signer, self._check_relay, seconds, self._check_features)
+        return await dial(self._transport, self.signer, self._check_relay, seconds, self._check_features)
 
     def _check_relay(self, found: str) -> None:
         if self._expected_relay is not None and found != self._expected_relay:

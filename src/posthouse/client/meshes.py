@@ -1,28 +1,33 @@
 """Meshes over HTTP: create them, manage members, access, rules, topics, subscriptions, blocks and invites.
 
 Reading members pins their names: a name that suddenly has another key is refused until a person trusts the change;
-other names go on working.
-The relay decides what a role may do.
+other names go on working. If the pinned key itself signed that the other one takes its place, the pin follows, and
+`on_rotated` tells the user. The relay decides what a role may do.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from posthouse.client.key_chains import Keys, is_proven
 from posthouse.client.relay_url import Invite, parse_invite
 from posthouse.client.transport import Requests
 from posthouse.client.trust.pins import Pins, member_key_changed
 from posthouse.client.trust.signing import Signer
-from posthouse.model.errors import error
+from posthouse.model.api import MeshLimitSets, MeshUsage
+from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.fence_rules import FenceRule
+from posthouse.model.mesh_limits import MeshLimits
 from posthouse.model.node import PINCH_MESH, is_key_digits, is_node_id, node_from_hex, validate_mesh_name
 from posthouse.model.pinch import SCHEME, parse_address
 
+log = logging.getLogger(__name__)
 Role = Literal["reader", "member", "admin"]
 Verdict = Literal["allow", "deny"]
 
@@ -35,6 +40,18 @@ class Member(msgspec.Struct, frozen=True):
     role: Role
     #: the key that this user trusts for the name, if the relay now reports another one
     pinned: str | None = None
+
+
+class RotatedMember(msgspec.Struct, frozen=True):
+    """A member whose pinned key signed that another one takes its place."""
+
+    mesh: str
+    name: str
+    before: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"{self.name} in the mesh {self.mesh} has a new key, {self.node}; the old one, {self.before}, signed it"
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -107,10 +124,15 @@ class _InviteList(msgspec.Struct):
 class Meshes:
     """The meshes of a relay, as this node may see and change them."""
 
-    def __init__(self, requests: Requests, signer: Signer, pins: Pins, relay: Callable[[], str | None]) -> None:
+    def __init__(
+        self, requests: Requests, signer: Signer, pins: Pins, keys: Keys, relay: Callable[[], str | None]
+    ) -> None:
         self._requests = requests
         self._signer = signer
         self._pins = pins
+        self._keys = keys
+        #: callback(member) after a pin has followed a rotation; a program shows it to its user
+        self.on_rotated: Callable[[RotatedMember], None] = lambda member: log.warning("%s", member)
         self._relay = relay
 
     async def readable(self) -> list[dict[str, Any]]:
@@ -122,6 +144,31 @@ class Meshes:
         body = {"name": validate_mesh_name(mesh), "open": is_open} | ({} if name is None else {"member_name": name})
         return await self._requests.post_as(dict[str, Any], "/v1/meshes", body)
 
+    async def limits(self, mesh: str) -> MeshLimitSets:
+        """Return the limits of a mesh that hold, its own, and those that admins of the relay allow."""
+        return await self._requests.get_as(MeshLimitSets, _path(mesh, "limits"))
+
+    async def set_limits(self, mesh: str, limits: MeshLimits, *, is_allowed: bool = False) -> MeshLimitSets:
+        """Set the mesh's own limits as a whole, or what it may have at most; return all of them."""
+        body = {"limits": limits, "source": "relay" if is_allowed else "mesh"}
+        return await self._requests.post_as(MeshLimitSets, _path(mesh, "limits"), body)
+
+    async def usage(self, mesh: str) -> MeshUsage:
+        """Return what a mesh has stored."""
+        return await self._requests.get_as(MeshUsage, _path(mesh, "usage"))
+
+    async def suspend(self, mesh: str) -> None:
+        """Let no node use a mesh; only for admins of the relay."""
+        await self._requests.post_as(dict[str, Any], _path(mesh, "state"), {"state": "suspended"})
+
+    async def resume(self, mesh: str) -> None:
+        """Let the members of a suspended mesh use it again; only for admins of the relay."""
+        await self._requests.post_as(dict[str, Any], _path(mesh, "state"), {"state": "active"})
+
+    async def delete(self, mesh: str) -> None:
+        """Delete a mesh for ever; only for admins of the relay."""
+        await self._requests.delete(f"/v1/meshes/{validate_mesh_name(mesh)}")
+
     async def set_open(self, mesh: str, is_open: bool) -> dict[str, Any]:
         """Open a mesh to every key that authenticates, or close it to all but its members."""
         path = f"/v1/meshes/{validate_mesh_name(mesh)}"
@@ -132,7 +179,24 @@ class Meshes:
         members = await self.unpinned_members(mesh)
         named = {member.name: member.node for member in members if member.name is not None}
         changed = self._pins.pin_members(self._known_relay(), mesh, named)
+        for name, pinned in list(changed.items()):
+            if await self._follow(mesh, name, pinned, named[name]):
+                del changed[name]
         return [replace(member, pinned=changed.get(member.name or "")) for member in members]
+
+    async def _follow(self, mesh: str, name: str, pinned: str, found: str) -> bool:
+        """Pin the present key of a member if the pinned one leads to it by signatures; return False if not."""
+        try:
+            chain = await self._keys.chain(pinned)
+        except Transient:
+            raise
+        except PosthouseError:  # an older relay knows no chains
+            return False
+        if not is_proven(chain, pinned, found):
+            return False
+        self._pins.trust_member(self._known_relay(), mesh, name, found)
+        self.on_rotated(RotatedMember(mesh, name, pinned, found))
+        return True
 
     async def unpinned_members(self, mesh: str) -> list[Member]:
         """Return the members of a mesh without pinning them, to inspect a changed key before trusting it."""
@@ -241,9 +305,11 @@ class Meshes:
         await self._requests.delete(_path(mesh, "blocks"), {"node": node})
 
     async def invite(self, mesh: str, *, uses: int = 1, expires_s: int = 86_400, role: Role = "member") -> Invite:
-        """Create an invite to a mesh; it has the address that the relay has for itself."""
+        """Create an invite to a mesh; it has all addresses of this client, or the one that the relay has for itself."""
         body = {"uses": uses, "expires_s": expires_s, "role": role}
-        return parse_invite((await self._requests.post_as(_InviteText, _path(mesh, "invites"), body)).invite)
+        made = parse_invite((await self._requests.post_as(_InviteText, _path(mesh, "invites"), body)).invite)
+        url = self._requests.url
+        return dataclasses.replace(made, url=url) if url.others else made
 
     async def invites(self, mesh: str) -> list[ActiveInvite]:
         """Return the invites to a mesh that can be used now; its admins may see them."""

@@ -2,9 +2,10 @@
 
 The origin in its http form identifies a relay: `ws://` and `http://` mean the same relay, and so do `wss://` and
 `https://`. Pins are kept under the origin. A bare HOST:PORT means TLS, except on this machine. Another machine
-without TLS is refused, because tokens and content would travel in the clear.
+without TLS is refused, because tokens and content would travel in the clear. Relays that share a store, and so a key,
+are one relay with several addresses, separated by commas; the first one names it.
 
-    posthouse://HOST:PORT/MESH?relay=<relay node id>&code=<one-time>[&tls=sha256:<64 hex digits>]
+    posthouse://HOST:PORT[,HOST:PORT]/MESH?relay=<relay node id>&code=<one-time>[&tls=sha256:<64 hex digits>]
 
 `tls` is the fingerprint of a certificate that no authority has signed: the client accepts this one and no other. An
 invite carries the relay's node id so that a client sends the code only to the relay that issued it. If you change
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from posthouse.model.errors import PosthouseError, error
@@ -34,6 +36,13 @@ class RelayUrl:
     scheme: str
     host: str
     port: int
+    #: further addresses, used while this one cannot be reached
+    others: tuple[RelayUrl, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[RelayUrl, ...]:
+        """All addresses of the relay, this one first."""
+        return (self, *self.others)
 
     @property
     def authority(self) -> str:
@@ -55,13 +64,29 @@ class RelayUrl:
         return self.scheme == "https"
 
     def __str__(self) -> str:
-        return self.origin
+        return ",".join([each.origin for each in self.addresses])
 
 
 def parse_relay_url(text: str, *, allow_plain: bool = False) -> RelayUrl:
-    """Return the address in a text, or raise relay_url_invalid or relay_plain."""
+    """Return the address in a text, or the several ones of one relay; raise relay_url_invalid or relay_plain."""
+    return _one_relay([_parse_one(part.strip(), allow_plain) for part in text.split(",")], text)
+
+
+def relay_at(authorities: str) -> RelayUrl:
+    """Return the address of HOST:PORT, or the several ones of one relay: with TLS, except on this machine."""
+    return _one_relay([_relay_at(part.strip()) for part in authorities.split(",")], authorities)
+
+
+def _one_relay(addresses: Sequence[RelayUrl], text: str) -> RelayUrl:
+    first, *others = addresses
+    if any(each.scheme != first.scheme for each in others):
+        raise error("relay_url_invalid", url=text, reason="some of its addresses have TLS and some have not")
+    return replace(first, others=tuple(others))
+
+
+def _parse_one(text: str, allow_plain: bool) -> RelayUrl:
     if "://" not in text:
-        return relay_at(text)
+        return _relay_at(text)
     parts = urlsplit(text)
     scheme = _SCHEMES.get(parts.scheme)
     if scheme is None:
@@ -73,8 +98,7 @@ def parse_relay_url(text: str, *, allow_plain: bool = False) -> RelayUrl:
     return url
 
 
-def relay_at(authority: str) -> RelayUrl:
-    """Return the address of HOST:PORT: with TLS, except on this machine."""
+def _relay_at(authority: str) -> RelayUrl:
     host, port = _host_and_port(urlsplit(f"//{authority}"), authority)
     return RelayUrl("http" if is_loopback(host) else "https", host, port or DEFAULT_PORT)
 
@@ -119,7 +143,8 @@ class Invite:
     def __str__(self) -> str:
         fields = {"relay": self.relay, "code": self.code} | ({} if self.tls is None else {"tls": self.tls})
         query = urlencode(fields, safe=":")
-        return f"{SCHEME}://{self.url.authority}/{self.mesh}?{query}"
+        authorities = ",".join([each.authority for each in self.url.addresses])
+        return f"{SCHEME}://{authorities}/{self.mesh}?{query}"
 
 
 def parse_invite(text: str) -> Invite:
@@ -143,5 +168,5 @@ def parse_invite(text: str) -> Invite:
     except PosthouseError as invalid:
         raise error("invite_malformed", reason=str(invalid)) from invalid
     if tls is not None:
-        url = RelayUrl("https", url.host, url.port)
+        url = replace(url, scheme="https", others=tuple([replace(each, scheme="https") for each in url.others]))
     return Invite(url, mesh, relay, fields["code"], tls)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -31,6 +31,7 @@ from posthouse.client.trust.signing import Signer
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS, MIB, SECOND_NS, STREAM_BUFFER_BYTES, STREAM_BUFFER_EVENTS
+from posthouse.tracing import Tracer
 from posthouse.version import __version__
 
 
@@ -62,10 +63,17 @@ class ClientOptions:
     buffer_bytes: int = STREAM_BUFFER_BYTES
     #: between pings of a silent connection, which detect that it is dead
     heartbeat_s: float = 30.0
+    #: records the steps of messages; None: they are not traced here
+    tracer: Tracer | None = None
 
 
 _PROOF_REFUSED_S = CREATED_AT_MAX_AHEAD_NS // SECOND_NS - 2  # a Date has whole seconds
 MAX_FRAME_BYTES = 16 * MIB  # far above a relay's frames, far below what would exhaust memory
+
+
+CHANGE_S = 4.0  # a client that has another address leaves a silent one after so long
+#: an address that answers so is left for another one of the same relay
+_ELSEWHERE = frozenset({"relay_unreachable", "relay_behind", "relay_stopping", "store_unavailable"})
 
 
 class Transport:
@@ -82,10 +90,41 @@ class Transport:
         #: how far this clock is ahead of the relay's, in whole seconds, as of the last response that told the time
         self.clock_difference_s: int | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._addresses = url.addresses
+        self._present = 0
+
+    @property
+    def address(self) -> RelayUrl:
+        """The address that is used now, of those that the relay has."""
+        return self._addresses[self._present]
+
+    @property
+    def others(self) -> int:
+        """How many other addresses there are than the present one."""
+        return len(self._addresses) - 1
+
+    def use_next_address(self, failed: RelayUrl) -> None:
+        """Use the next address, because the relay cannot be reached, or does not serve, at this one."""
+        if failed is self.address:
+            self._present = (self._present + 1) % len(self._addresses)
+
+    @contextmanager
+    def reaching(self) -> Iterator[RelayUrl]:
+        """Yield the present address and raise failures of the network as errors; after one the next address is used."""
+        address = self.address
+        try:
+            with translate_network_errors(address.origin):
+                yield address
+        except PosthouseError as failure:
+            if failure.code in _ELSEWHERE:
+                self.use_next_address(address)
+            raise
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The session, made at first use."""
+        """The session, made at first use; raises client_closed after its end."""
+        if self._session is not None and self._session.closed:
+            raise error("client_closed")
         if self._session is None:
             connector = aiohttp.TCPConnector(ssl=self._tls(), limit=16)
             timeout = aiohttp.ClientTimeout(
@@ -112,14 +151,14 @@ class Transport:
             self.clock_difference_s = self._clock.wall_ns() // SECOND_NS - round(told)
 
     async def open_stream(self) -> aiohttp.ClientWebSocketResponse[bool]:
-        """Open the WebSocket of the stream; the caller sets the timeout."""
-        with translate_network_errors(self.url.origin):
-            return await self.session.ws_connect(
-                self.url.stream,
-                max_msg_size=MAX_FRAME_BYTES,
-                heartbeat=self._options.heartbeat_s,
-                compress=0,
-            )
+        """Open the WebSocket of the stream; the caller sets the timeout and translates failures."""
+        heartbeat_s = self._options.heartbeat_s
+        return await self.session.ws_connect(
+            self.address.stream,
+            max_msg_size=MAX_FRAME_BYTES,
+            heartbeat=min(heartbeat_s, CHANGE_S) if self.others else heartbeat_s,
+            compress=0,
+        )
 
     async def close(self) -> None:
         """Close every connection."""
@@ -173,6 +212,8 @@ def _reason(failure: BaseException) -> str:
     return str(failure) or type(failure).__name__
 
 
+_LINES_SILENCE_S = 45.0  # the relay sends an empty line every 10 s while it waits
+_CHUNKS_SILENCE_S = 600.0  # a relay prepares a large body before it sends the first byte
 MAX_ANSWER_BYTES = 128 * MIB  # a page of 500 of the largest events has about 70
 Parameters = Mapping[str, str | int | None]
 T = TypeVar("T")
@@ -201,8 +242,15 @@ class Requests:
     def origin(self) -> str:
         return self._transport.url.origin
 
-    async def get(self, path: str, parameters: Parameters | None = None) -> bytes:
-        """Return the body of a GET."""
+    @property
+    def url(self) -> RelayUrl:
+        """All addresses of the relay."""
+        return self._transport.url
+
+    async def get(self, path: str, parameters: Parameters | None = None, *, token: str | None = None) -> bytes:
+        """Return the body of a GET; without another token it is made as this node."""
+        if token is not None:
+            return await self._send("GET", path, parameters, None, token)
         return await self._as_node("GET", path, parameters, None)
 
     async def get_as(self, type: type[T], path: str, parameters: Parameters | None = None) -> T:  # noqa: A002
@@ -212,6 +260,55 @@ class Requests:
     async def post_as(self, type: type[T], path: str, body: Any) -> T:  # noqa: A002 - as in get_as
         """Return the body of a POST as a type; no body is an empty object."""
         return self.decode(await self._as_node("POST", path, None, body) or b"{}", type)
+
+    async def post_lines(self, path: str, body: Any) -> AsyncGenerator[bytes]:
+        """Yield the lines of the body of a POST as they come, without empty ones.
+
+        Raises relay_unreachable if the body ends early or the relay is silent for too long.
+        """
+        token = await self.token()
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=_LINES_SILENCE_S)
+        with self._transport.reaching() as address:
+            async with self._transport.session.post(
+                _address(address.origin, path, None),
+                data=msgspec.json.encode(body),
+                headers=headers,
+                allow_redirects=False,
+                timeout=timeout,
+            ) as response:
+                if response.status == 401:
+                    self._token = None if self._token == token else self._token
+                if response.status != 200:
+                    self._raise_for_status(response, await _read(response, self.origin))
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    if len(rest) > MAX_FRAME_BYTES:
+                        raise error("answer_invalid", relay=self.origin, reason="a line without an end")
+                    for line in filter(None, lines):
+                        yield line
+
+    async def get_chunks(self, path: str) -> AsyncGenerator[bytes]:
+        """Yield the body of a GET of any size in pieces as they come.
+
+        Raises relay_unreachable if the body ends early or the relay is silent for too long.
+        """
+        token = await self.token()
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=_CHUNKS_SILENCE_S)
+        with self._transport.reaching() as address:
+            async with self._transport.session.get(
+                _address(address.origin, path, None),
+                headers={"Authorization": f"Bearer {token}"},
+                allow_redirects=False,
+                timeout=timeout,
+            ) as response:
+                if response.status == 401:
+                    self._token = None if self._token == token else self._token
+                if response.status != 200:
+                    self._raise_for_status(response, await _read(response, self.origin))
+                async for chunk in response.content.iter_any():
+                    yield chunk
 
     async def delete(self, path: str, parameters: Parameters | None = None) -> None:
         """Send a DELETE; its body has no content."""
@@ -254,15 +351,25 @@ class Requests:
         return (await self.send_anonymous(_Token, "POST", "/v1/auth", {"event": proof})).token
 
     async def _send(self, method: str, path: str, parameters: Parameters | None, body: Any, token: str | None) -> bytes:
+        """Send a request; if no connection can be made, try the other addresses of the relay, each once."""
+        for _ in range(self._transport.others):
+            try:
+                return await self._send_once(method, path, parameters, body, token)
+            except PosthouseError as failure:
+                if not isinstance(failure.__cause__, aiohttp.ClientConnectorError):  # it may have been sent
+                    raise
+        return await self._send_once(method, path, parameters, body, token)
+
+    async def _send_once(
+        self, method: str, path: str, parameters: Parameters | None, body: Any, token: str | None
+    ) -> bytes:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         encoded = None if body is None else msgspec.json.encode(body)
         if encoded is not None:
             headers["Content-Type"] = "application/json"
-        with translate_network_errors(self.origin):
-            session = self._transport.session
-            async with session.request(
-                method, _address(self.origin, path, parameters), data=encoded, headers=headers, allow_redirects=False
-            ) as response:
+        with self._transport.reaching() as address:
+            session, url = self._transport.session, _address(address.origin, path, parameters)
+            async with session.request(method, url, data=encoded, headers=headers, allow_redirects=False) as response:
                 data = await _read(response, self.origin)
                 self._raise_for_status(response, data)
                 return data

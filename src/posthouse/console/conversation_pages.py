@@ -1,4 +1,4 @@
-"""Conversations: the list of threads, one thread with the state of each message, and the way of one message.
+"""Conversations: the list of threads, one thread with the state of each message, and the path of one message.
 
 Threads come from the daemon of this host, so they are what its agents wrote and got. A person writes as the host
 itself, through the daemon's outbox: what is sent here is as durable as any message.
@@ -7,7 +7,8 @@ itself, through the daemon's outbox: what is sent here is as durable as any mess
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,7 +22,8 @@ from posthouse.model.clock import parse_utc
 
 PAGE = 25
 TEXT_MAX = 4_000  # characters of a message that a thread shows; its own page shows all
-_LANES = ("bus", "outbox", "relay", "inbox")
+BAR_WIDTH = 100.0  # of the chart beside the steps of a message, in units of its own
+_BAR_LEAST = 1.0  # a step that took no time is still visible
 
 
 async def list_conversations(call: ConsoleCall) -> HttpResponse:
@@ -33,6 +35,7 @@ async def list_conversations(call: ConsoleCall) -> HttpResponse:
     return call.page(
         "conversations.html",
         threads=page or [],
+        states=await call.upstream.message_states(thread.last for thread in page or []),
         next=None if page is None else page.next,
         is_first=not before,
         names=await call.upstream.names(),
@@ -48,6 +51,7 @@ async def show_conversation(call: ConsoleCall) -> HttpResponse:
     return call.page(
         "conversation.html",
         thread=thread,
+        states=await call.upstream.message_states(thread.messages),
         names=await call.upstream.names(),
         last=last,
         answer_to=_answer_address(last, await call.upstream.names()),
@@ -76,7 +80,7 @@ async def _recipients(call: ConsoleCall) -> list[str]:
 
 
 async def show_trace(call: ConsoleCall) -> HttpResponse:
-    """Show the way of one message over bus, outbox, relay and inbox."""
+    """Show the path of one message over bus, outbox, relay and inbox."""
     key, daemon = call.params["id"], call.upstream.daemon
     item = await attempt(daemon.item(key))
     message_id = key if item.value is None else item.value.message_id
@@ -93,7 +97,7 @@ async def show_trace(call: ConsoleCall) -> HttpResponse:
         steps.append(Step("inbox", "answered", parse_utc(answer["answered_at"])))
     steps += await _bus_steps(call, event_id, None if row is None else row["client_message_id"])
     thread = await attempt(daemon.thread(event_id))
-    shown = in_order(steps)
+    shown = _with_bars(in_order(steps))
     return call.page(
         "trace.html",
         message_id=event_id,
@@ -103,12 +107,25 @@ async def show_trace(call: ConsoleCall) -> HttpResponse:
         thread=thread.value,
         names=await call.upstream.names(),
         steps=shown,
-        lanes=[lane for lane in _LANES if any(step["where"] == lane for step in shown)],
-        span_ms=max((step["after_ms"] or 0 for step in shown), default=0),
+        span_ms=_span_ms(shown),
+        bar_width=BAR_WIDTH,
         state=answer.get("state"),
-        row=row,
         relay_error=answer.get("relay_error"),
     )
+
+
+def _span_ms(steps: Iterable[Mapping[str, Any]]) -> float:
+    return max((step["after_ms"] or 0 for step in steps), default=0)
+
+
+def _with_bars(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the steps, each with a bar from the time of the step before to its own."""
+    scale, end, shown = BAR_WIDTH / (_span_ms(steps) or 1), 0.0, []
+    for step in steps:
+        start, end = end, end if step["after_ms"] is None else step["after_ms"] * scale
+        width = max(_BAR_LEAST, end - start)
+        shown.append(step | {"bar_x": min(start, BAR_WIDTH - width), "bar_width": width})
+    return shown
 
 
 def _known_steps(
@@ -125,8 +142,10 @@ def _known_steps(
 
 
 async def _bus_steps(call: ConsoleCall, event_id: str, client_message_id: str | None) -> list[Step]:
-    find = call.upstream.find_bus_steps
-    return await asyncio.to_thread(find, event_id, client_message_id, call.upstream.mesh)
+    """Return the steps on the bus of this host; remembered, because a large bus takes long to search."""
+    upstream = call.upstream
+    search = partial(asyncio.to_thread, upstream.find_bus_steps, event_id, client_message_id, upstream.mesh)
+    return await upstream.remember(f"bus steps of {event_id}", search) or []
 
 
 async def send_message(call: ConsoleCall) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""The page Health: is everything running, how much happens, what is refused, and what needs attention.
+"""The page Health: is everything running, how much happens and is kept, what is refused, what needs attention.
 
 Figures come from the metrics of relay and daemon, sampled while the console runs; the relay shows them to its admins.
 Warnings are what the daemon reports about itself, events that need a person, and refusals of the last hour.
@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from posthouse.client.daemon import Health
+from posthouse.client.metric_samples import Series
 from posthouse.console.context import ConsoleCall
-from posthouse.console.metric_samples import Series
 from posthouse.console.pictures import draw_spark
+from posthouse.console.rendering import seconds
 from posthouse.console.upstream import Found, Upstream, attempt
 from posthouse.http.response import HttpResponse
+from posthouse.model.api import ClusterState, MeshUsage
 from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import SECOND_NS
+from posthouse.model.mesh_limits import MeshLimits, OnFull, has_reached
+from posthouse.pipeline.audit.finding import CODES, LastAudit
 
 _HOUR_NS = 3_600 * SECOND_NS
 _WARNINGS_MAX = 20
@@ -38,9 +43,10 @@ _RATES = (
     ("posthouse_relay_events_refused_total", "events refused"),
     ("posthouse_relay_commits_total", "commits"),
 )
-#: shown where the relay measures it, the first that it has
+#: shown where the relay has measured it
 _LATENCIES = (
     ("posthouse_relay_commit_seconds", "commit"),
+    ("posthouse_relay_event_lag_seconds", "commit to subscribers"),
     ("posthouse_relay_request_seconds", "request"),
     ("posthouse_relay_flush_seconds", "backlog of a reader"),
     ("posthouse_relay_lock_wait_seconds", "wait for a lock"),
@@ -50,6 +56,14 @@ _SIZES = (
     ("posthouse_relay_disk_free_bytes", "free on its disk"),
     ("posthouse_relay_wal_bytes", "write-ahead log"),
     ("posthouse_relay_outbound_bytes", "unsent bytes"),
+)
+
+
+#: over all meshes
+_UPKEEP = (
+    ("posthouse_relay_stored_events", "events of all meshes"),
+    ("posthouse_relay_meshes_full", "meshes that are full"),
+    ("posthouse_relay_events_swept_total", "events swept since the start"),
 )
 
 
@@ -67,7 +81,10 @@ async def show_health(call: ConsoleCall) -> HttpResponse:
     daemon = await attempt(upstream.daemon.health())
     info = await attempt(upstream.relay.info())
     refusals = await _refusals(call)
-    series = upstream.samples.relay
+    webhooks = await _webhooks(upstream)
+    cluster = (await attempt(upstream.relay.archive.cluster())).value
+    usage = (await attempt(upstream.relay.meshes.usage(upstream.mesh))).value
+    series, audit = upstream.samples.relay, upstream.read_last_audit()
     return call.page(
         "health.html",
         mesh=upstream.mesh,
@@ -84,7 +101,20 @@ async def show_health(call: ConsoleCall) -> HttpResponse:
         sample_s=upstream.sample_s,
         outbox=_outbox(upstream.samples.daemon),
         refusals=refusals,
-        warnings=_warnings(upstream, daemon, info),
+        warnings=[
+            *_webhook_warnings(webhooks),
+            *_cluster_warnings(cluster),
+            *_usage_warnings(usage),
+            *_warnings(upstream, daemon, info, audit),
+        ],
+        cluster=cluster if cluster is not None and cluster.relays else None,
+        usage=usage,
+        shares=[] if usage is None else _shares(usage),
+        rules=[] if usage is None else list(_rules(usage.limits, series)),
+        upkeep=list(_upkeep(series)),
+        webhooks=webhooks,
+        audit=audit,
+        meanings=CODES,
     )
 
 
@@ -114,12 +144,116 @@ async def _refusals(call: ConsoleCall) -> list[dict[str, Any]]:
     return sorted(counts.values(), key=lambda line: -line["count"])[:_WARNINGS_MAX]
 
 
-def _warnings(upstream: Upstream, daemon: Found[Health], info: Found[dict[str, Any]]) -> list[Warning]:
+class ShownWebhook(NamedTuple):
+    """A webhook as the page shows it: the path of its URL is a secret."""
+
+    receiver: str
+    format: str
+    state: str
+    parked: int
+    last_sent_at_ns: int | None
+    last_error: str
+
+
+async def _webhooks(upstream: Upstream) -> list[ShownWebhook]:
+    """Return the webhooks of the mesh that the person may see; none of a relay that has no webhooks."""
+    found = await attempt(upstream.relay.webhooks.all(upstream.mesh))
+    if found.value is None:
+        return []
+    return [
+        ShownWebhook(
+            _receiver(each.url), each.preset, each.state, each.parked, each.last_sent_at_ns, each.last_error or ""
+        )
+        for each in found.value.webhooks
+    ]
+
+
+def _receiver(url: str) -> str:
+    parts = urlsplit(url)
+    return parts.hostname or parts.path
+
+
+def _webhook_warnings(webhooks: list[ShownWebhook]) -> Iterator[Warning]:
+    for each in webhooks:
+        hint = "`posthouse webhook show` says why; `webhook retry` sends again."
+        if each.state != "active":
+            yield Warning(f"The webhook to {each.receiver} is {each.state}: {each.last_error}", hint=hint)
+        elif each.parked:
+            yield Warning(f"The receiver of the webhook to {each.receiver} refused {each.parked} events.", hint=hint)
+
+
+def _cluster_warnings(cluster: ClusterState | None) -> Iterator[Warning]:
+    if cluster is None or not cluster.relays:
+        return
+    if cluster.leader is None:
+        yield Warning("No relay leads: locks wait until one does.")
+    for each in cluster.relays:
+        if not each.is_alive:
+            hint = "Its clients go on at another one; the leader forgets it after a while."
+            yield Warning(f"The relay {each.url} has been silent for {seconds(each.silent_s)}.", hint=hint)
+
+
+class Share(NamedTuple):
+    """How much of a limit is used."""
+
+    words: str
+    used: int
+    #: None: there is no limit
+    most: int | None
+    is_size: bool = False
+
+
+def _shares(usage: MeshUsage) -> list[Share]:
+    limits = usage.limits
+    return [
+        Share("events", usage.events, limits.max_events),
+        Share("their size", usage.bytes, limits.max_bytes, is_size=True),
+        Share("members", usage.members, limits.max_members),
+        Share("topics", usage.topics, limits.max_topics),
+    ]
+
+
+def _rules(limits: MeshLimits, series: Series) -> Iterator[str]:
+    """Say what the relay removes from the mesh by itself."""
+    for each in limits.max_age:
+        kinds = f"{each.first_kind}" if each.first_kind == each.last_kind else f"{each.first_kind} to {each.last_kind}"
+        yield f"Events of kind {kinds} are kept for {seconds(each.max_age_s)}."
+    if limits.max_age and series.value("posthouse_relay_clock_steady") == 0:
+        yield "Nothing goes by its age until the clock of the relay has been steady for an hour."
+    if limits.versions is not None:
+        yield f"Of each address {limits.versions} version{'s are' if limits.versions > 1 else ' is'} kept."
+    if limits.is_bounded:
+        drops = limits.on_full is OnFull.DROP_OLDEST
+        yield "A full mesh drops its oldest events." if drops else "A full mesh refuses new events."
+
+
+def _usage_warnings(usage: MeshUsage | None) -> Iterator[Warning]:
+    if usage is not None and has_reached(usage.limits, usage.events, usage.bytes):
+        what = "drops its oldest events" if usage.limits.on_full is OnFull.DROP_OLDEST else "refuses new events"
+        hint = "`posthouse mesh limits` changes what it may store."
+        yield Warning(f"The mesh {usage.mesh} is full and {what}.", hint=hint)
+
+
+def _upkeep(series: Series) -> Iterator[tuple[str, str]]:
+    """Yield what the sweepers of the relay have done, and when; the relay in charge shows it to its admins."""
+    for name, words in _UPKEEP:
+        if (value := series.value(name)) is not None:
+            yield words, f"{value:,.0f}"
+    for sweeper, age_s in sorted(series.by_label("posthouse_relay_sweep_age_seconds", "sweeper").items()):
+        yield f"last sweep of {sweeper}", f"{seconds(int(age_s))} ago"
+
+
+def _warnings(
+    upstream: Upstream, daemon: Found[Health], info: Found[dict[str, Any]], audit: LastAudit | None
+) -> list[Warning]:
     """Return what needs attention now, then the newest events that did."""
     found = [_failure(each) for each in (daemon.failure, info.failure) if each is not None]
     if daemon.value is not None:
         found += _daemon_warnings(daemon.value)
     found += _waiting_letters(upstream)
+    if audit is not None and audit.total:
+        text = f"The last audit of the history has findings: {audit.total}."
+        found.append(Warning(text, format_utc(audit.at_ns), "They are listed below."))
     events = [row for row in upstream.feed.after(0) if row.is_warning]
     found += [Warning(f"{row.kind}: {row.detail}", format_utc(row.at_ns)) for row in reversed(events)]
     return found[:_WARNINGS_MAX]

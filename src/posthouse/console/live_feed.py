@@ -95,7 +95,7 @@ class LiveFeed:
 
 def row_of_event(number: int, event: Event, cursor: str | None) -> LiveRow:
     """Return the header of an event of the relay."""
-    kind = _KINDS.get(event.kind, str(event.kind))
+    kind = _KINDS.get(event.kind, f"kind {event.kind}")
     if event.kind == MESSAGE:
         try:
             return _message_row(number, event, cursor)
@@ -121,18 +121,18 @@ def _message_row(number: int, event: Event, cursor: str | None) -> LiveRow:
     message = read_message(event)
     to = message.recipient or f"#{message.destination_ref}"
     words = ["an answer"] if message.reply_to else []
-    words += [f"{len(event.content)} characters"]
+    words += [f"{len(event.content.encode()):,} B"]
     return LiveRow(
         number, RELAY, "message", event.created_at_ns, event.pubkey, message.from_agent, to, message.to_agent,
         ", ".join(words), event.id, cursor,
     )  # fmt: skip
 
 
-def row_of_daemon_event(number: int, event: DaemonEvent) -> LiveRow:
+def row_of_daemon_event(number: int, event: DaemonEvent, own_node: str) -> LiveRow:
     """Return the header of an event of the daemon; the body of a message is left out."""
     data: Mapping[str, Any] = event.data
     if event.event == "message":
-        to = f"#{data['topic']}" if data.get("topic") else "this host"
+        to = f"#{data['topic']}" if data.get("topic") else own_node
         detail = "arrived in the inbox"
         return LiveRow(
             number, DAEMON, "message", parse_utc(data["ts"]), str(data.get("sender", "")),

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 GRAPH_WIDTH, GRAPH_HEIGHT = 720, 420
-_MARGIN_X, _MARGIN_Y = 110, 46  # room for labels
+_MARGIN_Y = 46  # room for labels above and below
+_LABEL_MAX = 26  # characters
+_CHARACTER_X = 8.4  # width of a character of a label, at most
 _NODES_MAX = 24  # more would not be readable: the least busy are left out
 _BEND = 0.16  # how far an edge bows out, so that answers do not lie on questions
 
@@ -49,8 +51,10 @@ class Graph(NamedTuple):
     arrows: list[Arrow]
     #: parties that were left out
     hidden: int
+    #: the part of the picture that is used: y of its upper edge, and its size
+    top: float
+    height: float
     width: int = GRAPH_WIDTH
-    height: int = GRAPH_HEIGHT
 
 
 def draw_graph(vertices: Sequence[Vertex], counts: Mapping[tuple[str, str], int]) -> Graph:
@@ -69,22 +73,28 @@ def draw_graph(vertices: Sequence[Vertex], counts: Mapping[tuple[str, str], int]
         for (source, target), count in sorted(counts.items(), key=lambda item: item[1])
         if source in by_key and target in by_key and source != target
     ]
-    return Graph(placed, arrows, len(vertices) - len(placed))
+    top = min((each.y for each in placed), default=0.0) - _MARGIN_Y
+    bottom = max((each.y for each in placed), default=0.0) + _MARGIN_Y
+    return Graph(placed, arrows, len(vertices) - len(placed), round(top, 1), round(bottom - top, 1))
 
 
 def _place(vertices: Sequence[Vertex], busy: Mapping[str, int]) -> list[Vertex]:
     most = max((busy[each.key] for each in vertices), default=1) or 1
     middle_x, middle_y = GRAPH_WIDTH / 2, GRAPH_HEIGHT / 2
     placed = []
+    longest = min(_LABEL_MAX, max((len(each.label) for each in vertices), default=0))
+    margin_x = 30 + _CHARACTER_X * longest
+    first_angle = math.pi if len(vertices) == 2 else math.pi / 2  # two stand side by side
     for number, vertex in enumerate(vertices):
-        angle = 2 * math.pi * number / max(1, len(vertices)) - math.pi / 2
-        x = middle_x + (middle_x - _MARGIN_X) * math.cos(angle)
+        angle = 2 * math.pi * number / len(vertices) - first_angle
+        x = middle_x + (middle_x - margin_x) * math.cos(angle)
         y = middle_y + (middle_y - _MARGIN_Y) * math.sin(angle)
         radius = 7 + 9 * math.sqrt(busy[vertex.key] / most)
         anchor = "middle" if abs(math.cos(angle)) < 0.3 else "start" if math.cos(angle) > 0 else "end"
         gap = radius + 7
         placed.append(
             vertex._replace(
+                label=vertex.label if len(vertex.label) <= _LABEL_MAX else vertex.label[: _LABEL_MAX - 1] + "…",
                 x=round(x, 1),
                 y=round(y, 1),
                 radius=round(radius, 1),
@@ -122,6 +132,8 @@ class Spark(NamedTuple):
     area: str
     most: float
     newest: float
+    #: between the first value and the newest
+    steps: int
     width: int = 280
     height: int = 64
 
@@ -135,4 +147,4 @@ def draw_spark(values: Sequence[float], width: int = 280, height: int = 64) -> S
     scale = (height - 6) / (most or 1.0)
     points = [f"{number * step:.1f} {height - 2 - value * scale:.1f}" for number, value in enumerate(values)]
     line = "M" + "L".join(points)
-    return Spark(line, f"{line}L{width} {height}L0 {height}Z", most, values[-1], width, height)
+    return Spark(line, f"{line}L{width} {height}L0 {height}Z", most, values[-1], len(values) - 1, width, height)

@@ -17,6 +17,8 @@ from posthouse.http.response import HttpResponse
 from posthouse.model.errors import PosthouseError, error
 
 PAGE = 50
+QUEUES_MAX = 1_000  # that are read and sorted; a mesh with more is better served by `posthouse queue`
+_DIGITS_MAX = 9  # of the number of queues that a page skips
 _STATES = ("parked", "open", "dead", "rejected", "queued", "sent")
 _OUTBOX_STATES = ("dead", "pending", "inflight", "done", "aborted")
 
@@ -30,16 +32,20 @@ async def show_queues(call: ConsoleCall) -> HttpResponse:
     node = call.wish("node") or None
     queues: Found[list[Queue]] = Found([])
     if is_admin:
-        queues = await attempt(upstream.relay.queues.all(upstream.mesh))
+        queues = await attempt(upstream.relay.queues.all(upstream.mesh, limit=QUEUES_MAX))
     rows = await _rows(call, node if is_admin else upstream.node, state)
     outbox = await attempt(upstream.daemon.outbox(status=status, before=call.wish("before") or None, limit=PAGE))
     page = outbox.value
+    busiest = sorted(queues.or_else([]), key=lambda each: (-each.parked, -each.depth))
+    skip = _skipped(call.wish("skip"), len(busiest))
     failures = {each.code: each for each in (queues.failure, rows.failure, outbox.failure) if each is not None}
     return call.page(
         "queues.html",
         is_admin=is_admin,
         mesh=upstream.mesh,
-        queues=sorted(queues.or_else([]), key=lambda each: (-each.parked, -each.depth)),
+        queues=busiest[skip : skip + PAGE],
+        queues_max=QUEUES_MAX if len(busiest) == QUEUES_MAX else None,
+        queues_next=skip + PAGE if len(busiest) > skip + PAGE else None,
         rows=[] if rows.value is None else rows.value.rows,
         rows_next=None if rows.value is None else rows.value.next,
         outbox=page or [],
@@ -47,7 +53,7 @@ async def show_queues(call: ConsoleCall) -> HttpResponse:
         states=_STATES,
         statuses=_OUTBOX_STATES,
         wanted={"state": state, "status": status, "node": node or "", "after": call.wish("after")}
-        | {"before": call.wish("before")},
+        | {"before": call.wish("before"), "skip": skip or ""},
         names=await upstream.names(),
         failures=list(failures.values()),
     )
@@ -61,6 +67,12 @@ async def _rows(call: ConsoleCall, node: str | None, state: str) -> Found[QueueR
 
 def _choice(given: str, known: tuple[str, ...]) -> str:
     return given if given in known else known[0]
+
+
+def _skipped(given: str, count: int) -> int:
+    """Return how many queues come before the page; none if it would be empty."""
+    is_number = given.isascii() and given.isdecimal() and len(given) <= _DIGITS_MAX
+    return int(given) if is_number and int(given) < count else 0
 
 
 async def requeue_deliveries(call: ConsoleCall) -> HttpResponse:

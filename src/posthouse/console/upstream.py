@@ -7,7 +7,7 @@ and the streams resume by themselves. Everything happens with the rights of the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,20 +17,25 @@ import structlog
 
 from posthouse.client import Client
 from posthouse.client.daemon import AsyncDaemonClient
+from posthouse.client.daemon.local_api import ThreadMessage
 from posthouse.client.daemon.trace_steps import Step
 from posthouse.client.failures import Backoff
+from posthouse.client.metric_samples import MetricSamples
 from posthouse.console.live_feed import LiveFeed, row_of_daemon_event, row_of_event
-from posthouse.console.metric_samples import MetricSamples
 from posthouse.journal.cursor import Cursor
 from posthouse.model.clock import Clock
-from posthouse.model.errors import PosthouseError
+from posthouse.model.errors import PosthouseError, Refused
 from posthouse.model.limits import SECOND_NS
+from posthouse.model.outbox_rules import MessageState, shown_state
+from posthouse.pipeline.audit.finding import LastAudit
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 FindBusSteps = Callable[[str, str | None, str], list[Step]]
 _FIRST_EVENTS = 200  # that a new console shows on its page Live
-_NAMES_S = 5.0  # for how long names and the own role are not asked again
+_REMEMBERED_S = 5.0  # for how long names, the own role and figures that cost much are not asked again
+_STATES_ASKED = 25  # newest messages of a page that the relay is asked about
+_STATES_KEPT = 500
 SAMPLE_S = 10.0  # between samples of metrics
 
 
@@ -75,10 +80,14 @@ class Upstream:
         self.sample_s = sample_s
         #: returns the steps of a message on this host's bus, by event id, client_message_id and mesh
         self.find_bus_steps: FindBusSteps = lambda _event_id, _client_message_id, _mesh: []
+        #: returns the result of the newest audit of this user's lake
+        self.read_last_audit: Callable[[], LastAudit | None] = lambda: None
         self._tasks: list[asyncio.Task[None]] = []
         #: where the stream of the relay continues
         self._relay_cursor: str | None = None
         self._cached: dict[str, tuple[int, Any]] = {}
+        #: message id -> when the relay was asked, and its answer
+        self._states: dict[str, tuple[int, str]] = {}
 
     async def start(self) -> None:
         """Start following daemon and relay in the background."""
@@ -100,7 +109,7 @@ class Upstream:
 
     async def role(self) -> str | None:
         """Return the role of the user's key in the mesh, None if it is no member or the relay is away."""
-        meshes = await self._remember("meshes", self.relay.meshes.readable)
+        meshes = await self.remember("meshes", self.relay.meshes.readable)
         return next((each["role"] for each in meshes or () if each["mesh"] == self.mesh), None)
 
     async def is_admin(self) -> bool:
@@ -109,20 +118,55 @@ class Upstream:
 
     async def names(self) -> dict[str, str]:
         """Return the member names by node, from the daemon or else from the relay."""
-        peers = await self._remember("peers", self.daemon.peers)
+        peers = await self.remember("peers", self.daemon.peers)
         if peers is not None:
             return {each["node"]: each["name"] for each in peers["peers"] if each.get("name")}
-        members = await self._remember("members", lambda: self.relay.meshes.members(self.mesh))
+        members = await self.remember("members", lambda: self.relay.meshes.members(self.mesh))
         return {each.node: each.name for each in members or () if each.name}
 
-    async def _remember(self, name: str, ask: Callable[[], Awaitable[T]]) -> T | None:
+    async def remember(self, name: str, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Return an answer that is asked for once in a few seconds; None if there is none."""
         now_ns = self.clock.boot_ns()
         asked_ns, value = self._cached.get(name, (None, None))
-        if asked_ns is None or now_ns - asked_ns > _NAMES_S * SECOND_NS:
+        if asked_ns is None or now_ns - asked_ns > _REMEMBERED_S * SECOND_NS:
             value = (await attempt(ask())).value
             self._cached[name] = (now_ns, value)
         return value
+
+    async def message_states(self, messages: Iterable[ThreadMessage]) -> dict[str, str]:
+        """Return, by message id, what the relay says of own messages of which the daemon only knows that it has them.
+
+        A recipient that refuses a message, or never takes it, tells its sender's daemon nothing.
+        """
+        own = (each for each in messages if each.is_own and not each.to.startswith("#"))
+        sent = [(each.at, each.message_id) for each in own if each.state == MessageState.SENT]
+        found: dict[str, str] = {}
+        for _, message_id in sorted(sent, reverse=True)[:_STATES_ASKED]:
+            state = await self._state_at_relay(message_id)
+            if state is None:
+                break
+            found[message_id] = state
+        return found
+
+    async def _state_at_relay(self, message_id: str) -> str | None:
+        """Return the state of a direct message, None if the relay cannot be asked now."""
+        now_ns = self.clock.boot_ns()
+        asked_ns, state = self._states.get(message_id, (0, ""))
+        if state and now_ns - asked_ns <= _REMEMBERED_S * SECOND_NS:
+            return state
+        try:
+            deliveries = (await self.relay.message(message_id)).deliveries
+        except Refused:  # the relay was restored, or keeps the message no more
+            deliveries = ()
+        except PosthouseError:
+            return None
+        state = MessageState.SENT
+        if len(deliveries) == 1:
+            state = shown_state(state, deliveries[0].state, deliveries[0].receipt, is_answered=False)
+        if len(self._states) >= _STATES_KEPT:
+            del self._states[next(iter(self._states))]
+        self._states[message_id] = (now_ns, state)
+        return state
 
     async def _keep_running(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run work for ever; after a refusal it starts again, later each time."""
@@ -146,8 +190,9 @@ class Upstream:
                 self.feed.add(partial(row_of_event, event=received.event, cursor=self._relay_cursor))
 
     async def _follow_daemon(self) -> None:
-        async for event in self.daemon.events():
-            self.feed.add(partial(row_of_daemon_event, event=event))
+        own_node = (await self.daemon.health()).node
+        async for event in self.daemon.events_of_all_agents():
+            self.feed.add(partial(row_of_daemon_event, event=event, own_node=own_node))
 
     async def _sample_metrics(self) -> None:
         at_s = self.clock.boot_ns() / SECOND_NS

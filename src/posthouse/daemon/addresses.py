@@ -3,7 +3,8 @@
 A plain name is an agent of this host, else a member, else an agent that exactly one host of the mesh lists; a name
 with several meanings is refused with its candidates, never guessed. A mistyped name is refused with near misses. An
 agent of another host is refused only if that host's list is known on the present connection: otherwise the message is
-queued, and the host itself refuses what it cannot deliver.
+queued, and the host itself refuses what it cannot deliver. In the same way an unknown topic is refused only once the
+relay has said that it does not exist.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.profile import AgentProfile
+
+_NO_RELAY = "this host is not connected to its relay"
 
 
 class AddressBook:
@@ -88,6 +91,17 @@ class AddressBook:
             return None
         return {"until": format_utc(found.paused_until * MILLISECOND_NS), "reason": found.pause_reason}
 
+    def absence_of(self, to: Recipient) -> str | None:
+        """Return why no agent can answer a request to a recipient now; None if one may, as far as this host knows."""
+        if to.destination.startswith(TOPIC_MARK):
+            return None if self._uplink.is_up else _NO_RELAY
+        if to.destination == self._node:
+            return self._agents.absence_of(to.agent)
+        if not self._uplink.is_up:
+            return _NO_RELAY
+        entry = self._uplink.online.get(to.destination)
+        return None if entry is not None and entry.online else "its host is not connected to the relay"
+
     def addresses(self) -> Iterator[tuple[Address, str, AgentProfile]]:
         """Yield the active agents that other hosts list: address, node id, profile."""
         for node, agents in self._uplink.listed_agents().items():
@@ -137,13 +151,20 @@ class AddressBook:
         if found.retired:
             raise error("agent_retired", name=str(address), reason=found.retired_reason or "it was retired")
 
+    def _agents_called_like(self, name: str) -> list[str]:
+        """Return the addresses of agents of other hosts whose names are close to a name without a host."""
+        found: dict[str, list[str]] = {}
+        for address, _node, _agent in self.addresses():
+            found.setdefault(address.agent, []).append(str(address))
+        return [address for close in near_misses(name, list(found)) for address in sorted(found[close])]
+
     def _with_near_misses(self, unknown: PosthouseError, text: str) -> PosthouseError:
         members = [member.name for member in self._roster.members if member.name]
         own = [name for name, agent in self._agents.agents.items() if not agent.is_retired]
         host = self._roster.host_of(self._node)
         known = [*members, *own, *(str(address) for address, _node, _agent in self.addresses())]
         known += [f"{name}@{host}" for name in own]
-        close = near_misses(text, known)
+        close = near_misses(text, known) or self._agents_called_like(text)
         hint = f"Did you mean {', '.join(close)}? {unknown.hint}" if close else unknown.hint
         if not self._uplink.is_up:
             hint += " Without its relay this host does not know the agents of others by name alone: give NAME@HOST."

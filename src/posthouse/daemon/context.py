@@ -115,12 +115,12 @@ class LocalCall(Call[DaemonContext]):
     @property
     def mesh(self) -> MeshNode:
         """The mesh that the request names, else the default one."""
-        return self.context.meshes.get(self._named_mesh())
+        return self.context.meshes.get(self.named_mesh)
 
     @property
     def meshes(self) -> list[MeshNode]:
         """The mesh that the request names, else all of them."""
-        named = self._named_mesh()
+        named = self.named_mesh
         return list(self.context.meshes) if named is None else [self.context.meshes.get(named)]
 
     @property
@@ -155,17 +155,14 @@ class LocalCall(Call[DaemonContext]):
         self._body_mesh = getattr(value, "mesh", None)
         return value
 
-    def _named_mesh(self) -> str | None:
+    @property
+    def named_mesh(self) -> str | None:
+        """The mesh that the header, the query or the body names, served or not; None if none of them names one."""
         named = {value for name, value in self.target.query if name == _MESH_PARAMETER}
         named |= {value for value in (self.request.headers.get(MESH_HEADER), self._body_mesh) if value is not None}
         if len(named) > 1:
             raise error("parameter_invalid", name=_MESH_PARAMETER, reason="the request names two meshes")
         return named.pop() if named else None
-
-
-#: routes about the daemon as a whole, and those that register the agent
-_WITHOUT_AGENT = frozenset({"/v1/version", "/v1/health", "/v1/metrics", "/v1/meshes"})
-_AGENT_ROUTES = "/v1/agents"
 
 
 def check_token_scope(call: LocalCall) -> None:
@@ -177,7 +174,6 @@ def check_token_scope(call: LocalCall) -> None:
 
 
 def check_agent(call: LocalCall) -> None:
-    """Refuse a request that names an unknown agent, whatever its route does with the name."""
-    path = call.route.path
-    if path not in _WITHOUT_AGENT and not path.startswith(_AGENT_ROUTES):
+    """Refuse a request that names an unknown agent, unless its route ignores the header."""
+    if AGENT_HEADER not in call.route.ignored_headers:
         _ = call.agent

@@ -37,6 +37,7 @@ from posthouse.daemon.wake.waker import Waker
 from posthouse.journal.store import exit_process
 from posthouse.model.errors import Fatal, PosthouseError, error
 from posthouse.model.node import validate_served_mesh_name
+from posthouse.tracing import Tracer, open_tracer
 
 log = structlog.get_logger(__name__)
 _FATAL_STOP_S = 10.0  # for closing the stores of a daemon that has failed
@@ -117,6 +118,8 @@ class Daemon:
     # opening
 
     async def _open(self) -> None:
+        if self.directory.restoring.exists():
+            raise error("restore_unfinished", directory=str(self.directory.root))
         if self.settings.is_ephemeral and self.directory.is_persistent:
             raise error("identity_is_persistent", directory=str(self.directory.root))
         self.directory.prepare()
@@ -124,7 +127,8 @@ class Daemon:
         self.directory.upgrade(self.settings.meshes[0].mesh)
         self.directory.clear()
         self._opened.callback(self.directory.clear)
-        await self._open_stores()
+        tracer = self._open_tracer()
+        await self._open_stores(tracer)
         self.context = DaemonContext(
             self.settings,
             self.clock,
@@ -150,7 +154,15 @@ class Daemon:
             timer = asyncio.get_running_loop().call_later(self.settings.ttl_s, self.end)
             self._opened.callback(timer.cancel)
 
-    async def _open_stores(self) -> None:
+    def _open_tracer(self) -> Tracer | None:
+        if self.settings.otlp_url is None:
+            return None
+        settings = self.settings
+        tracer = open_tracer(settings.otlp_url or "", "posthouse-daemon", ratio=settings.trace_ratio, clock=self.clock)
+        self._opened.push_async_callback(asyncio.to_thread, tracer.close)
+        return tracer
+
+    async def _open_stores(self, tracer: Tracer | None) -> None:
         end_with = self._store_failure_handler()
         self.agents = AgentRegistry(self.directory.agents, self.clock, on_fatal=end_with)
         self._opened.callback(self.agents.close)
@@ -161,8 +173,10 @@ class Daemon:
         self.reservations = Reservations(self.agents, self.clock)
         self.agents.on_change.append(self.reservations.reload)
         self.meshes = MeshTable(self.settings, self.directory, self.agents, self.events, self.meters, end_with)
+        self.meshes.tracer = tracer
         announcer = Announcer(lambda: [node.inbox for node in self.meshes], self.meshes.name_of, self.pauses)
         self.waker = Waker(self.agents, self.pauses, announcer, self.meshes.address_of, self.clock)
+        self.waker.follows_transcripts = self.settings.reports_usage
         self.meshes.on_new = lambda items: self.waker.on_mail(item.agent for item in items)
         await self._open_hooks()
         self.meshes.on_all_failed, self.meshes.on_task_end = self.end, self._on_task_end

@@ -1,10 +1,10 @@
 """The directories of a daemon: one for the process, and inside it one for each mesh.
 
     0700  .
-    0600  daemon.lock pid sock local_token mcp_token agents.db http.port daemon.log schema_version
+    0600  daemon.lock pid sock local_token mcp_token agents.db http.port daemon.log schema_version restoring
     0700  <mesh>/
     0600  keypair.json identity.json host_fingerprint.json roster.json outbox.db inbox.db config.toml daemon.lock
-          schema_version
+          schema_version unreconciled
 
 Invariant: only the lock decides whether a daemon runs here; pid and sock are left-overs if no process holds it. The
 lock of a mesh also keeps out a daemon of version 1, which had one process and one directory for each mesh. If you
@@ -80,6 +80,8 @@ class DaemonDirectory:
         self.agents = root / "agents.db"
         self.http_port = root / "http.port"
         self.log = root / "daemon.log"
+        #: present while a restore puts files here: the names of its meshes
+        self.restoring = root / "restoring"
 
     def mesh(self, name: str) -> MeshDirectory:
         """Return the directory of a mesh; raises mesh_name_reserved."""

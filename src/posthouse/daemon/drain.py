@@ -26,6 +26,7 @@ from posthouse.model.errors import PosthouseError, Refused, Transient, error
 from posthouse.model.event import Event, decode_event
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.outbox_rules import DEFAULT_MAX_AGE_H
+from posthouse.tracing import TRACEPARENT, Role, Tracer
 
 log = structlog.get_logger(__name__)
 FRAME_ROWS = 64
@@ -40,6 +41,8 @@ _STORE_AGAIN_S = 2.0
 _TEMPORARY_STATUSES = frozenset({401, 408, 425, 429})
 #: codes that say nothing about the message: this side closed, the relay's answer could not be read, a clock is wrong
 _UNRELATED_CODES = frozenset({"client_closed", "answer_invalid", "answer_missing", "event_created_at_ahead"})
+#: an administrator may let the node in again; a rotated key makes room for its successor, which signs the message
+_OTHERWISE_SENT = frozenset({"not_member", "key_rotated", "key_not_approved"})
 Submit = Callable[[Sequence[Event]], Awaitable[list[Published | PosthouseError]]]
 
 
@@ -56,7 +59,7 @@ def is_permanent(failure: PosthouseError, *, is_admitted: bool) -> bool:
     refuse for a moment.
     """
     status = failure.spec.status
-    if failure.code == "not_member":  # an administrator may let the node in again
+    if failure.code in _OTHERWISE_SENT:
         return False
     if not isinstance(failure, Refused) or failure.code in _UNRELATED_CODES or status in _TEMPORARY_STATUSES:
         return False
@@ -119,6 +122,8 @@ class Drain:
         #: destinations that got rows since their task last claimed
         self._woken: set[str] = set()
         self.max_age_h = DEFAULT_MAX_AGE_H
+        #: None: messages are not traced
+        self.tracer: Tracer | None = None
         #: callback(row id, client_message_id, code) for each row that becomes dead
         self.on_dead: Callable[[str, str, str], None] = lambda _id, _client_id, _code: None
         #: callback(task) when a task ends, also by a defect, which leaves its destination without a sender
@@ -193,7 +198,7 @@ class Drain:
         """Send rows and settle them; return the number of frames in a row without progress, and the next rows."""
         submit, gate = (self._submit, self._gate) if lane is None else (lane.submit, lane)
         fresh, outcomes = self._split_expired(rows)
-        answers = await submit([decode_event(row.event) for row in fresh]) if fresh else []
+        answers = await self._submit_traced(submit, [decode_event(row.event) for row in fresh]) if fresh else []
         refusal = next((each for each in answers if isinstance(each, PosthouseError)), None)
         final = [_final_outcome(row, answer, gate) for row, answer in zip(fresh, answers, strict=True)]
         has_progress = any(each is not None for each in final)
@@ -209,6 +214,18 @@ class Drain:
         if delay_s and gate.may_send:  # without a connection, the next one ends the wait
             await asyncio.sleep(delay_s)
         return failures, following
+
+    async def _submit_traced(self, submit: Submit, events: Sequence[Event]) -> list[Published | PosthouseError]:
+        """Submit events, and record how long each traced one took."""
+        if self.tracer is None:
+            return await submit(events)
+        started_ns = self.tracer.now_ns()
+        answers = await submit(events)
+        for event, answer in zip(events, answers, strict=True):
+            failure = answer if isinstance(answer, PosthouseError) else None
+            attributes = {"posthouse.mesh": event.mesh, "messaging.message.id": event.id}
+            self.tracer.record("publish", Role.CLIENT, event.value(TRACEPARENT), started_ns, attributes, failure)
+        return answers
 
     def _split_expired(self, rows: Sequence[Claimed]) -> tuple[list[Claimed], list[SendOutcome]]:
         """Return the rows that may be sent, and the outcomes of those that are too old."""

@@ -2,7 +2,8 @@
 
 The stores are copied while the daemon runs, each as one committed state. After a restore every store has a new epoch,
 and each mesh carries a marker until it was compared with the relay's history: it accepts no message before, because
-an id may have been used after the backup. Restoring never overwrites an identity.
+an id may have been used after the backup. Restoring never overwrites an identity. The directory carries a marker from
+the first file that a restore puts there to the last: no daemon starts with it, and a restore may run again.
 
     posthouse-daemon-backup-v1 LF, salt (16), header of a secretstream (24), then chunks: length (4, big endian) and
     ciphertext; the last chunk is tagged as final. The plaintext is a tar archive; its key is argon2id of a passphrase.
@@ -39,8 +40,10 @@ _MAGIC = b"posthouse-daemon-backup-v1\n"
 _CHUNK = MIB
 _SEALED_MAX = _CHUNK + bindings.crypto_secretstream_xchacha20poly1305_ABYTES
 _STORES = {"outbox.db": OUTBOX, "inbox.db": INBOX, "agents.db": AGENTS}
-_MESH_FILES = ("keypair.json", "identity.json", "host_fingerprint.json", "roster.json", "config.toml")
-_HOME_FILES = ("meshes.json", "pins.json", "default_mesh", "key.json")
+#: patterns of names: former keys, and one that is to take the place of a key, are beside it
+_MESH_FILES = ("keypair*.json", "identity.json", "host_fingerprint.json", "roster.json", "config.toml")
+_WORK_PREFIX = ".restore-"
+_HOME_FILES = ("meshes.json", "pins.json", "default_mesh", "key*.json")
 
 
 def back_up(directory: DaemonDirectory, home: Path, target: Path, passphrase: bytes) -> list[str]:
@@ -77,9 +80,11 @@ def restore(directory: DaemonDirectory, home: Path, source: Path, passphrase: by
     private_dir(directory.root)
     lock = directory.lock()
     try:
-        if directory.is_persistent:
+        if directory.is_persistent and not directory.restoring.exists():
             raise error("identity_is_persistent", directory=str(directory.root))
-        work = Path(tempfile.mkdtemp(prefix=".restore-", dir=directory.root))
+        for leftover in directory.root.glob(f"{_WORK_PREFIX}*"):  # of a killed restore: it holds keys
+            shutil.rmtree(leftover)
+        work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=directory.root))
         try:
             with source.open("rb") as sealed, (work / "archive").open("wb") as plain:
                 _open(sealed, plain, passphrase, source)
@@ -123,25 +128,30 @@ def _collect(directory: DaemonDirectory, home: Path, target: Path) -> list[str]:
 
 
 def _copy(source: Path, target: Path, names: tuple[str, ...]) -> None:
-    for name in names:
-        if (source / name).exists():
-            write_atomic(target / name, (source / name).read_bytes(), sync=False)
+    for path in [path for name in names for path in sorted(source.glob(name))]:
+        write_atomic(target / path.name, path.read_bytes())
 
 
 def _put_back(directory: DaemonDirectory, home: Path, files: Path, clock: Clock) -> list[str]:
-    """Move restored files into place, keys last: a directory without its key is not taken for an identity."""
+    """Put restored files into place, instead of those that an interrupted restore has left."""
     daemon = files / "daemon"
     meshes = sorted(path.name for path in daemon.iterdir() if path.is_dir() and is_mesh_name(path.name))
+    begun = directory.restoring.read_text().split() if directory.restoring.exists() else []
+    write_atomic(directory.restoring, " ".join({*begun, *meshes}).encode())
+    for mesh in {*begun} - {*meshes}:
+        shutil.rmtree(directory.mesh(mesh).root, ignore_errors=True)
     for path in (each for each in daemon.rglob("*.db") if each.name in _STORES):
         target = private_dir(directory.root / path.parent.relative_to(daemon)) / path.name
         restore_store(path, target, (JOURNAL, _STORES[path.name]), clock)
-    for name in (each for each in _HOME_FILES if not (home / each).exists()):
+    for name in (each for each in _HOME_FILES if not any(home.glob(each))):
         _copy(files / "home", private_dir(home), (name,))
     for mesh in meshes:
         restored = directory.mesh(mesh)
         restored.prepare()
         write_atomic(restored.unreconciled, b"")
-        _copy(daemon / mesh, restored.root, tuple(reversed(_MESH_FILES)))
+        _copy(daemon / mesh, restored.root, _MESH_FILES)
+    directory.restoring.unlink()
+    fsync_dir(directory.root)
     return meshes
 
 

@@ -20,7 +20,8 @@ import structlog
 from posthouse.daemon.agents.registry import AgentRegistry, read_agents
 from posthouse.daemon.agents.reservations import Reservations
 from posthouse.daemon.drain import Drain
-from posthouse.daemon.inbox.inbox import Inbox, newest_position
+from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.inbox.selection import newest_position
 from posthouse.daemon.outbox.outbox import Outbox, read_depth
 from posthouse.daemon.outbox.outbox_rows import Depth
 from posthouse.daemon.settings import KEEP_DAYS, MeshSettings, Retention
@@ -29,7 +30,7 @@ from posthouse.journal.prune import count_bytes, prunable_through, prune_prefix
 from posthouse.journal.store import Store
 from posthouse.model.errors import Transient, error
 from posthouse.model.limits import DAY_S, SECOND_NS
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 log = structlog.get_logger(__name__)
 WARN_AT = 0.8
@@ -192,7 +193,7 @@ def _prune_some(tx: JournalTransaction, retention: Retention, read_state: ReadSt
     if body_bytes <= retention.max_bytes:
         if retention.keep_days is None:
             return 0
-        horizon_ns = tx.now_ns - round(retention.keep_days * DAY_S * SECOND_NS)
+        horizon_ns = tx.wall_ns - round(retention.keep_days * DAY_S * SECOND_NS)
         through = tx.db.execute(_SQL.newest_before, (pruned_through, through, horizon_ns)).get or 0
     if through - pruned_through < _PRUNE_MIN_RECORDS:
         return 0

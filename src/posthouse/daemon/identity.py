@@ -9,7 +9,8 @@ signed by one key: an ephemeral daemon aborts rows of an earlier key, and `remin
     identity     {"format": "posthouse-identity-v1", "mesh": MESH, "node": NODE, "is_adopted": false}
 
 A directory is for one mesh and one key. A key that is gone is an error, never a reason to make a new one: the relay
-and every member know the old one. If you change a format: give it a new name, read the old one too, add a test with
+and every member know the old one. A rotation replaces the key; the former ones stay in the directory, for mail that was
+sealed for them. If you change a format: give it a new name, read the old one too, add a test with
 a file of each.
 """
 
@@ -25,6 +26,7 @@ from typing import Literal
 import msgspec
 import structlog
 
+from posthouse.client import Client
 from posthouse.daemon.directory import MeshDirectory
 from posthouse.daemon.outbox.outbox import Outbox, read_depth
 from posthouse.daemon.outbox.transitions import abort_open_rows
@@ -33,6 +35,7 @@ from posthouse.files import read_private, write_atomic
 from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.rotation import KeyChange
 
 FINGERPRINT_VERSION = "v2"
 _HOST_ID_FILES = ("etc/machine-id", "var/lib/dbus/machine-id")
@@ -159,7 +162,7 @@ def persistent_identity(directory: MeshDirectory) -> NodeKey:
         node = "an earlier identity" if known is None else known.node
         raise error("identity_lost", directory=str(directory.root), node=node)
     key = keyfile.load_or_create(directory.key)
-    if known is not None and known.node != key.node:
+    if known is not None and not key.stands_for(known.node):  # a rotation may have ended before it was recorded
         raise _mismatch(directory, known.node, key.node)
     record_identity(directory, key.node)
     return key
@@ -234,3 +237,27 @@ def abort_rows(directory: MeshDirectory, clock: Clock, *, abort_pending: bool) -
         outbox.store.writer.run_blocking(lambda tx: abort_open_rows(tx, directory.mesh))
     finally:
         outbox.close()
+
+
+def has_begun_rotation(directory: MeshDirectory) -> bool:
+    """Return True if a rotation was begun and may have reached the relay."""
+    return keyfile.next_path(directory.key).exists()
+
+
+async def rotate_key(directory: MeshDirectory, client: Client) -> KeyChange:
+    """Let a new key take the place of a host's key, at the relay and in the directory; `client` has the old key.
+
+    A crash after any step leaves a working key. Until the relay has accepted the new key that is the old one; then the
+    relay refuses the old key, and the daemon, which finds the new one beside it, repeats the steps. Rows of the outbox
+    that the old key signed are signed again when they are sent.
+    """
+    if not directory.key.exists():
+        hint = "A daemon without an identity of its own has a new key after each start anyway."
+        raise error("key_file_missing", path=str(directory.key), hint=hint)
+    successor = keyfile.prepare_next(directory.key)
+    async with client:
+        change = await client.keys.rotate(successor)
+    keyfile.promote_next(directory.key)
+    record_identity(directory, successor.node)
+    log.warning("key_rotated", mesh=directory.mesh, before=change.node, node=successor.node)
+    return change

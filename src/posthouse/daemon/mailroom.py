@@ -10,16 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from posthouse.client import Published
+import structlog
+
+from posthouse.client import Delivery, Published
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.agents.subscriptions import Subscriptions
-from posthouse.daemon.inbox.inbox import Inbox, NewItem
+from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.inbox.inbox_items import NewItem
+from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.budget import encode_mesh_budget
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
 from posthouse.model.message import Message, read_message
+from posthouse.tracing import TRACEPARENT, valid_traceparent
 
+log = structlog.get_logger(__name__)
 UNREAD_MAX = 10_000  # direct messages that wait unread for one agent
 _REASON_MAX_CHARS = 200
 
@@ -27,13 +33,27 @@ _REASON_MAX_CHARS = 200
 class Mailroom:
     """Assigns the mail of one host to the inboxes of its agents."""
 
-    def __init__(self, inbox: Inbox, agents: AgentRegistry, subscriptions: Subscriptions) -> None:
+    def __init__(self, inbox: Inbox, outbox: Outbox, agents: AgentRegistry, subscriptions: Subscriptions) -> None:
         self._inbox = inbox
+        self._outbox = outbox
         self._agents = agents
         self._subscriptions = subscriptions
 
-    async def recipients(self, message: Message) -> tuple[str, ...]:
+    async def recipients(self, message: Message, message_id: str) -> tuple[str, ...]:
         """Return the agents whose inboxes get a message; raises agent_unknown, agent_retired or agent_full.
+
+        A message that is delivered again, because its confirmation was lost, is refused no more: the inbox has it, and
+        no other agent gets it.
+        """
+        try:
+            return await self._recipients(message)
+        except PosthouseError:
+            if await self._inbox.known_messages([message_id]):
+                return ()
+            raise
+
+    async def _recipients(self, message: Message) -> tuple[str, ...]:
+        """Return the agents that a message is for.
 
         A message of a topic that no agent follows any more goes to the default inbox: it was on its way.
         """
@@ -51,13 +71,15 @@ class Mailroom:
         return tuple(agent for agent in self._subscriptions.followers(topic) if agent != author)
 
     async def move_renamed(self) -> None:
-        """Move the mail of renamed agents to their present names; a second call does nothing.
+        """Move the mail of renamed agents, received and sent, to their present names; a second call does nothing.
 
         The name changes in another store than the mail, so this also runs at each start.
         """
         for name, agent in self._agents.agents.items():
             if agent.renamed_to is not None:
-                await self._inbox.rename_agent(name, self._agents.present_name(name))
+                present = self._agents.present_name(name)
+                await self._inbox.rename_agent(name, present)
+                await self._outbox.rename_agent(name, present)
 
 
 def rejection_reason(refusal: PosthouseError) -> str:
@@ -87,7 +109,19 @@ def new_item(
         from_agent=message.from_agent,
         to_agent=message.to_agent,
         sent_at_ns=event.created_at_ns,
+        traceparent=valid_traceparent(event.value(TRACEPARENT)),
     )
+
+
+def delivered_item(delivery: Delivery, item_id: str, sender_name: str | None) -> NewItem:
+    """Return the inbox item of a delivery of the relay."""
+    body, undecryptable = None, None
+    try:
+        body = delivery.body
+    except PosthouseError as failure:
+        undecryptable = failure.code
+        log.warning("mail_undecryptable", message_id=delivery.id, sender=delivery.sender, code=failure.code)
+    return new_item(delivery.event, delivery.message, item_id, sender_name, body, undecryptable)
 
 
 class LocalLane:
@@ -131,7 +165,7 @@ class LocalLane:
 
     async def _read(self, event: Event) -> NewItem:
         message = read_message(event)
-        agents = await self._mailroom.recipients(message)
+        agents = await self._mailroom.recipients(message, event.id)
         item = new_item(
             event, message, self._inbox.minter.mint(), self._name_of(event.pubkey), self._open_event(event), None
         )

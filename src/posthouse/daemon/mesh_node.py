@@ -15,20 +15,24 @@ from typing import Any
 
 import structlog
 
+from posthouse.client.meshes import RotatedMember
 from posthouse.client.messages.sender import Composer
-from posthouse.client.trust.signing import Signer, open_content
+from posthouse.client.trust.signing import Login, Signer, open_content
 from posthouse.daemon.addresses import AddressBook
 from posthouse.daemon.agents.marks import Marks
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.agents.subscriptions import Subscriptions
 from posthouse.daemon.bridge import Bridge
+from posthouse.daemon.clock_watch import ClockWatch
 from posthouse.daemon.directory import MeshDirectory
 from posthouse.daemon.drain import Drain
 from posthouse.daemon.event_hub import EventHub
+from posthouse.daemon.failure_notices import Failed, FailureNotices
 from posthouse.daemon.features import Offer, bounded_max_age_h
 from posthouse.daemon.housekeeping import Housekeeper, KeptAfter, Pressure, keep_nothing
-from posthouse.daemon.identity import check_host, ephemeral_identity, persistent_identity, read_host
-from posthouse.daemon.inbox.inbox import Inbox, InboxItem
+from posthouse.daemon.identity import check_host, ephemeral_identity, has_begun_rotation, persistent_identity, read_host
+from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.inbox.inbox_items import InboxItem
 from posthouse.daemon.mailroom import LocalLane, Mailroom
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.outbox.outbox import Outbox
@@ -37,6 +41,7 @@ from posthouse.daemon.receipts import ReceiptDesk
 from posthouse.daemon.reconcile import Reconciler, find_at_relay
 from posthouse.daemon.recovery import check_outbox, quarantine_inbox
 from posthouse.daemon.registrar import Registrar
+from posthouse.daemon.request_desk import RequestDesk
 from posthouse.daemon.roster import Roster
 from posthouse.daemon.send import Sending
 from posthouse.daemon.settings import MeshSettings
@@ -62,6 +67,7 @@ class MeshNode:
     outbox: Outbox
     inbox: Inbox
     roster: Roster
+    clock_watch: ClockWatch
     uplink: Uplink
     addresses: AddressBook
     mailroom: Mailroom
@@ -103,6 +109,10 @@ class MeshNode:
         self.kept_after: KeptAfter = keep_nothing
         #: awaited with the open node before anything is received or sent
         self.on_open: Callable[[MeshNode], Awaitable[None]] = ignore_open
+        #: True while a new key takes the place of this host's key
+        self.is_rotating = False
+        #: callback(node) if the relay knows only the successor of this host's key, which the directory has
+        self.on_key_rotated: Callable[[MeshNode], None] = lambda _node: None
         #: callback(failure) after the uplink has ended for good
         self.on_failed: Callable[[PosthouseError], None] = lambda _failure: None
         #: callback(task) when any other task ends
@@ -151,18 +161,21 @@ class MeshNode:
         self._start_task(self.reconciler.run(), self.on_task_end)
         self._start_task(self.own_posts.run(), self.on_task_end)
         self._start_task(self.receipts.run(), self.on_task_end)
+        self._start_task(self.notices.run(), self.on_task_end)
         self._opened.push_async_callback(self.drain.close)
         await self.drain.start()
         self._start_task(self.housekeeper.run(), self.on_task_end)
 
     async def _open_stores(self) -> None:
         settings, directory = self.settings, self.directory
+        self.roster = Roster(directory.roster)
+        clock = self.clock_watch = ClockWatch(self._clock, self.roster.last_login(self._clock.boot_id))
         check_outbox(directory.outbox)
         quarantined = quarantine_inbox(directory.inbox, self._clock)
-        self.outbox = Outbox(directory.outbox, settings.mesh, self._clock, on_fatal=self._on_fatal)
+        self.outbox = Outbox(directory.outbox, settings.mesh, clock, on_fatal=self._on_fatal)
         self._opened.callback(self.outbox.close)
         is_bridged = settings.bus_dir is not None
-        self.inbox = Inbox(directory.inbox, settings.mesh, self._clock, is_bridged=is_bridged, on_fatal=self._on_fatal)
+        self.inbox = Inbox(directory.inbox, settings.mesh, clock, is_bridged=is_bridged, on_fatal=self._on_fatal)
         self._opened.callback(self.inbox.close)
         if settings.is_ephemeral:
             self.key = await ephemeral_identity(self.outbox)
@@ -173,25 +186,27 @@ class MeshNode:
             self._publish("system", state="inbox_quarantined", path=str(quarantined))
 
     def _assemble(self) -> None:
-        settings, clock, key = self.settings, self._clock, self.key
-        self.roster = Roster(self.directory.roster)
+        settings, clock, key = self.settings, self.clock_watch, self.key
+        signer = Signer(key, clock)
+        signer.login = clock.login
         subscriptions = Subscriptions(self._agents, settings.mesh)
-        mailroom = self.mailroom = Mailroom(self.inbox, self._agents, subscriptions)
+        mailroom = self.mailroom = Mailroom(self.inbox, self.outbox, self._agents, subscriptions)
         self.own_posts = OwnPosts(self.outbox, self.inbox, mailroom, key.node, self.roster.name_of)
-        self.uplink = Uplink(settings, key, self.inbox, mailroom, self.own_posts, self.roster)
+        self.uplink = Uplink(settings, key, self.inbox, mailroom, self.own_posts, self.roster, clock)
         self._opened.callback(subscriptions.close)
         self.registrar = Registrar(settings.mesh, self.uplink, self._agents, subscriptions)
         self._opened.callback(self.registrar.close)
         self.receipts = ReceiptDesk(self.inbox, self.outbox, self._agents, self.uplink, key.node)
         self.addresses = AddressBook(key.node, self.uplink, self.roster, self._agents)
         self.drain = Drain(self.outbox, self.uplink.submit, self.uplink, clock)
-        self.drain.lanes[key.node] = LocalLane(
-            mailroom, self.inbox, lambda event: open_content(key, event), self.roster.name_of
-        )
+        self.drain.tracer = self.inbox.tracer = tracer = settings.client.tracer
+        lane = LocalLane(mailroom, self.inbox, lambda event: open_content(key, event), self.roster.name_of)
+        self.drain.lanes |= {each.node: lane for each in (key, *key.former)}
         self.pressure = Pressure(settings.outbox_max_bytes, self.directory.root)
+        composer = Composer(signer, UlidGenerator(clock))
         self.sending = Sending(
             settings.mesh,
-            Composer(Signer(key, clock), UlidGenerator(clock)),
+            composer,
             self.outbox,
             self.inbox,
             self.addresses.resolve,
@@ -199,10 +214,14 @@ class MeshNode:
             lambda: self.pressure.capacity_bytes,
             clock,
         )
+        self.notices = FailureNotices(key.node, settings.mesh, self.outbox, composer, lane, self.roster)
         self.threads = Threads(
             key.node, self.inbox, self.outbox, lambda event: open_content(key, event), self.roster.name_of
         )
+        self.sending.tracer = tracer
+        self.sending.resolve_past = self.addresses.resolve_past
         self.sending.check_route = self.addresses.check_route
+        self.sending.absence_of = self.addresses.absence_of
         self.sending.find_at_relay = partial(find_at_relay, self.uplink)
         self.reconciler = Reconciler(
             settings.mesh,
@@ -215,10 +234,16 @@ class MeshNode:
             clock,
         )
         self.housekeeper = Housekeeper(self.outbox, self.inbox, self.drain, self.pressure, settings, self.kept_after)
-        self._connect_parts()
+        self._connect_parts(signer)
 
-    def _connect_parts(self) -> None:
+    def _connect_parts(self, signer: Signer) -> None:
         uplink, drain, meters = self.uplink, self.drain, self._meters
+
+        def note_login(login: Login) -> None:
+            signer.login = login
+            self.roster.set_login(login, self._clock.boot_id)
+
+        self.clock_watch.on_login = note_login
         self.outbox.on_queued = drain.wake
         self.inbox.on_new += [self._publish_messages, self.on_new]
         uplink.on_status = self._publish_status
@@ -231,9 +256,11 @@ class MeshNode:
             node=presence.node,
             name=self.roster.name_of(presence.node),
         )
+        uplink.on_rotated = self._publish_rotated
         uplink.on_offer = self._apply_offer
         uplink.on_confirmed, uplink.on_receipts = self.receipts.on_confirmed, self.receipts.on_receipts
-        self.inbox.on_handed = self.receipts.wake
+        self.receipts.on_rejected = self.notices.tell
+        self.inbox.on_handed = uplink.on_may_send = self.receipts.wake
         self.inbox.reader_of = self._reader_of
         successors = Successors(self.inbox, self.outbox, Marks(self._agents.store))
         self._agents.on_successor.append(successors.on_successor)
@@ -257,7 +284,11 @@ class MeshNode:
             self.drain.max_age_h = max_age_h
 
     async def _open_bridge(self) -> None:
-        if self.settings.bus_dir is not None:
+        desk = RequestDesk(self.sending, self._agents)
+        if self.settings.bus_dir is None:
+            self.inbox.on_new.append(desk.on_new)
+            self._start_task(desk.run(), self.on_task_end)
+        else:
             bridge = Bridge(
                 self.settings.bus_dir,
                 self.settings.mesh,
@@ -265,6 +296,7 @@ class MeshNode:
                 self.inbox,
                 self.outbox,
                 self.sending,
+                desk,
                 self._agents,
                 self._clock,
             )
@@ -293,6 +325,13 @@ class MeshNode:
         if not isinstance(failure, PosthouseError) or isinstance(failure, Fatal):
             self.on_task_end(task)
             return
+        if failure.code == "key_rotated" and (self.is_rotating or has_begun_rotation(self.directory)):
+            self.on_key_rotated(self)
+            return
+        self.fail(failure)
+
+    def fail(self, failure: PosthouseError) -> None:
+        """Note that the uplink has ended for good; the stores stay open."""
         log.error("uplink_ended", mesh=self.mesh, code=failure.code, reason=str(failure))
         self.failure = failure
         self._publish("mesh_failed", error=failure.code, reason=str(failure))
@@ -313,6 +352,11 @@ class MeshNode:
     def _publish(self, event: str, /, **data: Any) -> None:
         self._events.publish(event, mesh=self.mesh, **data)
 
+    def _publish_rotated(self, member: RotatedMember) -> None:
+        log.warning("member_key_rotated", mesh=self.mesh, name=member.name, before=member.before, node=member.node)
+        self.roster.note_rotated(member.node, member.before)
+        self._publish("member_key_rotated", name=member.name, before=member.before, node=member.node)
+
     def _publish_messages(self, items: Sequence[InboxItem]) -> None:
         self._meters.count("posthouse_daemon_inbox_received_total", by=len({item.id for item in items}))
         for item in items:
@@ -322,6 +366,7 @@ class MeshNode:
     def _publish_dead(self, row_id: str, client_message_id: str, reason: str) -> None:
         self._meters.count("posthouse_daemon_outbox_dead_total", reason)
         self._publish("outbox_dead", row_id=row_id, client_message_id=client_message_id, reason=reason)
+        self.notices.add(Failed(row_id, reason))
 
     def _apply_offer(self, offer: Offer, max_age_h: int) -> None:
         self.drain.max_age_h = max_age_h

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -17,13 +18,16 @@ from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.housekeeping import KeptAfter, keep_nothing
-from posthouse.daemon.inbox.inbox import InboxItem
+from posthouse.daemon.identity import rotate_key
+from posthouse.daemon.inbox.inbox_items import InboxItem
 from posthouse.daemon.mesh_node import MeshNode, ignore_open
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings, MeshSettings
 from posthouse.model.address import Address
 from posthouse.model.errors import Fatal, PosthouseError, error
 from posthouse.model.node import DEFAULT_MESH, validate_served_mesh_name
+from posthouse.model.rotation import KeyChange
+from posthouse.tracing import Tracer
 
 log = structlog.get_logger(__name__)
 #: another process has the files: no mesh may be served beside it
@@ -48,6 +52,11 @@ class MeshTable:
         self._events = events
         self._meters = meters
         self._on_fatal = on_fatal
+        #: None: messages are not traced
+        self.tracer: Tracer | None = None
+        #: one rotation of a key at a time
+        self._rotation = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
         #: every mesh, also those that could not be opened
         self.nodes: dict[str, MeshNode] = {}
         #: callback(new messages of a commit) for every mesh
@@ -126,6 +135,35 @@ class MeshTable:
             await former.close()
         return await self._open(settings)
 
+    async def rotate_key(self, mesh: str | None) -> KeyChange:
+        """Let a new key take the place of this host's key in a mesh, and connect with it."""
+        node = self.nodes.get(self.default if mesh is None else mesh) or self.get(mesh)
+        async with self._rotation:
+            if self.nodes.get(node.mesh) is not node:  # another call was faster
+                node = self.get(node.mesh)
+            node.is_rotating = True
+            try:
+                change = await rotate_key(node.directory, node.uplink.make_client())
+            except BaseException:
+                node.is_rotating = False
+                raise
+            await node.close()
+            await self._open(node.settings)
+            return change
+
+    def _resume_rotation(self, node: MeshNode) -> None:
+        """Finish a rotation that a crash interrupted after the relay had accepted it."""
+        if not node.is_rotating:
+            task = asyncio.get_running_loop().create_task(self._finish_rotation(node))
+            task.add_done_callback(self._tasks.discard)
+            self._tasks.add(task)
+
+    async def _finish_rotation(self, node: MeshNode) -> None:
+        try:
+            await self.rotate_key(node.mesh)
+        except PosthouseError as failure:  # such as another successor, which is not ours
+            node.fail(failure)
+
     async def remove(self, mesh: str) -> None:
         """Stop serving a mesh; its files stay."""
         node = self.nodes.pop(mesh, None)
@@ -139,9 +177,12 @@ class MeshTable:
 
     async def _open(self, settings: MeshSettings) -> MeshNode:
         directory = self._directory.mesh(settings.mesh)
+        if self.tracer is not None:
+            settings = replace(settings, client=replace(settings.client, tracer=self.tracer))
         node = MeshNode(settings, directory, self._agents, self._events, self._meters, self._on_fatal)
         node.on_failed, node.on_task_end, node.on_new = self._on_failed, self.on_task_end, self.on_new
         node.on_uplink, node.kept_after, node.on_open = self.on_uplink, self.kept_after, self.on_open
+        node.on_key_rotated = self._resume_rotation
         self.nodes[settings.mesh] = node
         await node.open()
         log.info("mesh_opened", mesh=node.mesh, node=node.key.node, relay=settings.relay)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from posthouse.daemon.inbox.inbox import Inbox, NewItem
+from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.inbox.inbox_items import NewItem
 from posthouse.daemon.mailroom import Mailroom, new_item
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.outbox_rows import OwnPost
@@ -73,17 +74,16 @@ class OwnPosts:
         async with self._lock:
             if delivered:
                 self._delivered_s = asyncio.get_running_loop().time()
-            if not self._has_waiting:
+            if self._has_waiting:
+                before = max(seq for seq, _item in delivered) if delivered else None
+                self._has_waiting = before is not None  # before the first read: the relay may answer a post meanwhile
+                while posts := await self._outbox.own_posts(before, _PAGE):
+                    merged = sorted([*delivered, *self._items(posts)], key=lambda pair: pair[0])
+                    await self._inbox.put([item for _seq, item in merged])
+                    await self._outbox.mark_given(posts)
+                    delivered = []
+            if delivered:
                 await self._inbox.put([item for _seq, item in delivered])
-                return
-            before = max(seq for seq, _item in delivered) if delivered else None
-            self._has_waiting = before is not None  # before the first read: the relay may answer a post meanwhile
-            while posts := await self._outbox.own_posts(before, _PAGE):
-                merged = sorted([*delivered, *self._items(posts)], key=lambda pair: pair[0])
-                await self._inbox.put([item for _seq, item in merged])
-                await self._outbox.mark_given(posts)
-                delivered = []
-            await self._inbox.put([item for _seq, item in delivered])
 
     def _items(self, posts: Sequence[OwnPost]) -> list[Sequenced]:
         """Return the posts that other agents of this host follow."""
@@ -96,5 +96,5 @@ class OwnPosts:
                 item = new_item(
                     event, message, self._inbox.minter.mint(), self._name_of(self._node), event.content, None
                 )
-                items.append((post.history_id, item._replace(agents=agents)))
+                items.append((post.history_id, item._replace(agents=agents, message_id=post.message_id)))
         return items

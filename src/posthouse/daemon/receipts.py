@@ -3,30 +3,36 @@
 What was handed to an agent's program waits in the inbox's store until the relay has the receipt, so neither a restart
 nor a lost connection forgets one; the client gathers 50 receipts, or those of 5 seconds, under one signature. Between
 agents of one host the receipt goes straight into the outbox row. An agent whose receipts are off sends none.
+The relay forgets a receipt once this host's kernel has it. So after each start the relay is asked about the newest
+messages without an outcome: a daemon that was killed in between would never learn theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import structlog
 
 from posthouse.client import Confirmed, Receipt
 from posthouse.client.messages.receipts import RECEIPTS_FEATURE
 from posthouse.daemon.agents.registry import AgentRegistry
+from posthouse.daemon.failure_notices import Failed
 from posthouse.daemon.inbox.inbox import Inbox
 from posthouse.daemon.inbox.read_state import Handed, mark_sent, waiting_receipts
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.outbox_rows import Outcome
 from posthouse.daemon.uplink import Uplink
-from posthouse.model.errors import PosthouseError
+from posthouse.model.api import DeliveryState
+from posthouse.model.errors import PosthouseError, Refused
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.receipt import ReceiptState
 
 log = structlog.get_logger(__name__)
 _PAGE = 200
 _AGAIN_S = 10.0  # receipts that could not be sent are tried again
+_ASKED_AFTER_START = 500
+_REJECTED = ReceiptState.REJECTED.value
 
 
 class ReceiptDesk:
@@ -42,6 +48,9 @@ class ReceiptDesk:
         self._sending: dict[Handed, asyncio.Future[bool]] = {}
         #: outcomes of own messages that the outbox has not stored yet
         self._outcomes: list[Outcome] = []
+        self._has_asked = False
+        #: awaited with the messages of this node that recipients have refused
+        self.on_rejected: Callable[[Sequence[Failed]], Awaitable[None]] = _ignore_rejected
 
     def wake(self) -> None:
         """Send the receipts that wait."""
@@ -72,14 +81,38 @@ class ReceiptDesk:
             try:
                 await self._store_outcomes()
                 await self._send_waiting()
+                await self._ask_after_start()
             except PosthouseError as failure:
                 log.warning("receipts_wait", code=failure.code, reason=str(failure))
 
     async def _store_outcomes(self) -> None:
         taken = len(self._outcomes)
         if taken:
-            await self._outbox.note_outcomes(self._outcomes[:taken])
+            await self._note(self._outcomes[:taken])
             del self._outcomes[:taken]
+
+    async def _note(self, outcomes: Sequence[Outcome]) -> None:
+        """Store outcomes, after the notices to the senders of refused messages, so that a crash loses no notice."""
+        rejected = [Failed(each.message_id, each.reason) for each in outcomes if each.state == _REJECTED]
+        if rejected:
+            await self.on_rejected(rejected)
+        await self._outbox.note_outcomes(outcomes)
+
+    async def _ask_after_start(self) -> None:
+        """Ask the relay, once, what became of the newest messages whose outcome is not stored."""
+        if self._has_asked or not self._uplink.may_send:
+            return
+        for message_id in await self._outbox.without_outcome(_ASKED_AFTER_START):
+            try:
+                found = await self._uplink.client.message(message_id)
+            except Refused as refusal:  # the relay was restored, or this host is no member any more
+                if refusal.code == "client_closed":  # the next connection asks again
+                    raise
+                continue
+            outcomes = [each for state in found.deliveries for each in _outcomes(message_id, state)]
+            if outcomes:
+                await self._note(outcomes)
+        self._has_asked = True
 
     async def _send_waiting(self) -> None:
         """Take every waiting receipt to its sender; those of other hosts are marked once the relay has them."""
@@ -128,3 +161,15 @@ class ReceiptDesk:
     async def _mark(self, receipts: Sequence[Handed]) -> None:
         if receipts:
             await self._inbox.store.writer.run(lambda tx: mark_sent(tx, receipts))
+
+
+async def _ignore_rejected(_failed: Sequence[Failed]) -> None:
+    return
+
+
+def _outcomes(message_id: str, delivery: DeliveryState) -> Iterator[Outcome]:
+    if delivery.state == "confirmed" and delivery.closed_at_ns is not None:
+        yield Outcome(message_id, "confirmed", delivery.closed_at_ns)
+    if delivery.receipt is not None and delivery.receipt_at_ms is not None:
+        at_ns = delivery.receipt_at_ms * MILLISECOND_NS
+        yield Outcome(message_id, delivery.receipt, at_ns, delivery.receipt_reason)

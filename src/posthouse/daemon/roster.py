@@ -2,9 +2,10 @@
 
 Recipients are resolved here before a message is written. A full node id, or its 64 digits, always works. A name or a
 prefix that two members match is refused, never guessed; so is a name whose key changed, and only that name.
+The file also keeps when the relay admitted this node last, which the clock watch needs after a restart.
 
     {"format": "posthouse-roster-v1", "members": [{"node", "name", "role", "pinned"}], "topics": [...],
-     "retention_days": n}
+     "retention_days": n, "login": {"boot_id", "wall_ns", "boot_ns"}, "rotated": {FORMER NODE: NODE}}
 
 If you change the format: give it a new name and treat the old one as absent; the file is only a cache.
 """
@@ -20,6 +21,7 @@ import msgspec
 
 from posthouse.client import Member
 from posthouse.client.trust.pins import member_key_changed
+from posthouse.client.trust.signing import Login
 from posthouse.files import read_private, write_atomic
 from posthouse.log import get_log
 from posthouse.model.errors import PosthouseError, Transient, error
@@ -32,12 +34,24 @@ _PREFIX = re.compile(rf"[0-9a-f]{{{KEY_PREFIX_MIN_DIGITS},63}}")
 _SCHEME = "ed25519:"
 
 
+class _KeptLogin(msgspec.Struct, frozen=True):
+    """Both clocks when the relay admitted this node."""
+
+    boot_id: str
+    wall_ns: int
+    boot_ns: int
+
+
 class _Content(msgspec.Struct, forbid_unknown_fields=True):
     format: Literal["posthouse-roster-v1"] = "posthouse-roster-v1"
     members: list[Member] = []
     topics: list[str] = []
     #: days for which the relay remembers ids; see Retained for the two special values
     retention_days: int = 0
+    #: both clocks when the relay admitted this node last
+    login: _KeptLogin | None = None
+    #: former key of a member -> the key that it signed as its successor
+    rotated: dict[str, str] = {}
 
 
 _UNKNOWN_DAYS = 0
@@ -121,6 +135,27 @@ class Roster:
         """Store how long the relay remembers ids."""
         self._change(retention_days=_FOREVER_DAYS if retention.days is None else retention.days)
 
+    def last_login(self, boot_id: str) -> Login | None:
+        """Return both clocks when the relay admitted this node last, if that was in this boot."""
+        kept = self._content.login
+        return None if kept is None or kept.boot_id != boot_id else Login(kept.wall_ns, kept.boot_ns)
+
+    def set_login(self, login: Login, boot_id: str) -> None:
+        """Store both clocks of a login."""
+        self._change(login=_KeptLogin(boot_id, *login))
+
+    def note_rotated(self, node: str, before: str) -> None:
+        """Store that a member has a new key, which the one before signed."""
+        self._change(rotated=self._content.rotated | {before: node})
+
+    def is_replaced(self, node: str) -> bool:
+        """Return True for a key whose place another one has taken, if this host has seen that."""
+        return node in self._content.rotated
+
+    def former_key(self, node: str) -> str | None:
+        """Return the key whose place a member's key has taken, if this host has seen that."""
+        return next((before for before, now in self._content.rotated.items() if now == node), None)
+
     def add_online(self, nodes: Iterable[str]) -> None:
         """Add nodes that are online, members or not."""
         self._online.update(nodes)
@@ -160,6 +195,9 @@ class Roster:
         # a name whose key changed names nobody until a person trusts the new key
         trusted = [member for member in self._content.members if member.pinned is None]
         self._names = {member.node: member.name for member in trusted if member.name is not None}
+        for before, node in reversed(self._content.rotated.items()):
+            if node in self._names:  # what the former key wrote stays under the name
+                self._names.setdefault(before, self._names[node])
         self._nodes = {member.node for member in self._content.members} | self._online
 
     def _load(self, path: Path) -> None:

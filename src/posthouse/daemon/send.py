@@ -1,8 +1,8 @@
 """Accept a message from a local program: validate, resolve, fingerprint, seal and sign, insert into the outbox.
 
 Everything that can be wrong with a request is found before anything is written, so the id of a refused request stays
-free. The event is sealed and signed once; every attempt sends the same bytes. Every answer and refusal carries the
-client_message_id.
+free. The event is sealed and signed once; every attempt sends the same bytes, unless the clock was ahead when it was
+signed (see Uplink). Every answer and refusal carries the client_message_id.
 """
 
 from __future__ import annotations
@@ -14,10 +14,22 @@ import msgspec
 
 from posthouse.client.messages.sender import Composer, MessageOptions, Request
 from posthouse.daemon.inbox.inbox import Inbox, sender_ref
+from posthouse.daemon.inbox.read_state import traceparent_of
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.outbox_rows import NewRow, OutboxRow
 from posthouse.daemon.outbox.transitions import MAX_AGE
-from posthouse.model.address import DEFAULT_INBOX, Recipient
+from posthouse.daemon.request_fields import (
+    ClientMessageId,
+    Destination,
+    MeshName,
+    MessageId,
+    MessageText,
+    Moment,
+    Peer,
+    PriorityName,
+    RowKey,
+)
+from posthouse.model.address import DEFAULT_INBOX, Address, Recipient
 from posthouse.model.api import MessageStates
 from posthouse.model.budget import (
     MeshBudget,
@@ -28,14 +40,17 @@ from posthouse.model.budget import (
     first_mesh_budget,
 )
 from posthouse.model.clock import Clock, format_utc, parse_utc
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import PosthouseError, Refused, error
 from posthouse.model.event import Event, decode_event, encode_event
 from posthouse.model.freshness import FAILURE, SUPERSEDES, VALID_UNTIL, WITHDRAWS, with_freshness
 from posthouse.model.limits import BODY_MAX_BYTES, MILLISECOND_NS
 from posthouse.model.message import Message, read_message, validate_client_message_id
 from posthouse.model.outbox_rules import AcceptAction, OutboxStatus
+from posthouse.model.request import ANSWER, REQUEST, AnswerState, RequestMode
 from posthouse.model.strict_json import parse_jcs
 from posthouse.model.ulid import UlidGenerator
+from posthouse.model.usage import USAGE
+from posthouse.tracing import Role, Tracer, valid_traceparent
 
 #: from an address, name, prefix, node id or #topic to a node id or #topic, and the agent there
 Resolve = Callable[[str], Awaitable[Recipient]]
@@ -45,25 +60,34 @@ Resolve = Callable[[str], Awaitable[Recipient]]
 Via = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9-]{0,31}$")]
 
 
-class SendRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of POST /v1/send."""
+class MessageFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a local program says of a message, wherever it goes."""
 
-    to: str
-    message: str
-    priority: str | None = None
+    message: MessageText
+    priority: PriorityName | None = None
     meta: dict[str, Any] | None = None
-    reply_to_id: str | None = None
-    mentions: list[str] | None = None
-    client_message_id: str | None = None
-    mesh: str | None = None
+    reply_to_id: MessageId | None = None
+    mentions: list[Peer] | None = None
+    client_message_id: ClientMessageId | None = None
+    mesh: MeshName | None = None
     #: an earlier message to the same recipient that this one replaces while it is unread
-    supersedes: str | None = None
+    supersedes: RowKey | None = None
     #: a time after which a recipient that has not read the message sees its text only if it confirms
-    valid_until: str | None = None
+    valid_until: Moment | None = None
     #: the message only reports a failure: it wakes no agent
     failure: bool = False
     #: program through which a person sends it, for the journal
     via: Via | None = None
+    #: the sender waits for an answer until valid_until: now, or queue if no responder need be connected
+    request: RequestMode | None = None
+    #: what the message says about the request that reply_to_id names
+    answer: AnswerState | None = None
+
+
+class SendRequest(MessageFields, kw_only=True):
+    """The body of POST /v1/send."""
+
+    to: Destination
 
 
 class SendResult(NamedTuple):
@@ -98,8 +122,14 @@ class Sending:
         self._minter = UlidGenerator(clock)
         #: returns a message that the relay has, by its id; raises if the relay cannot be asked now
         self.find_at_relay: Callable[[str], Awaitable[MessageStates | None]] = _find_nothing
+        #: as `resolve`, and returns an agent that takes no mail any more
+        self.resolve_past: Resolve = resolve
         #: raises why a message of an agent cannot go to a recipient over the present connection
         self.check_route: Callable[[str, Recipient], None] = lambda _agent, _to: None
+        #: returns why no agent can answer a request to a recipient now, None if one may
+        self.absence_of: Callable[[Recipient], str | None] = lambda _to: None
+        #: None: messages are not traced
+        self.tracer: Tracer | None = None
         #: True until restored stores were compared with the relay: an id may have been used since the backup
         self.is_held = False
         #: largest body that the relay accepts, in bytes
@@ -111,14 +141,42 @@ class Sending:
         header_id: str | None = None,
         budget: MeshBudget | None = None,
         agent: str = DEFAULT_INBOX,
+        traceparent: str | None = None,
     ) -> SendResult:
-        """Accept a message of an agent; `header_id` is the Idempotency-Key, `budget` what it inherits from the bus."""
+        """Accept a message of an agent; `header_id` is the Idempotency-Key, `budget` what it inherits from the bus.
+
+        `traceparent` is the span that the agent sends it in; an answer without one continues the trace of its request.
+        """
+        parent = valid_traceparent(traceparent)
+        if self.tracer is None:
+            return await self._accept(request, header_id, budget, agent, parent)
+        if parent is None and request.reply_to_id is not None:
+            answered = request.reply_to_id
+            parent = await self._inbox.store.pool.run(lambda db: traceparent_of(db, answered))
+        span = self.tracer.start("send", Role.SENDER, parent, {"posthouse.mesh": self._mesh, "posthouse.agent": agent})
+        try:
+            result = await self._accept(request, header_id, budget, agent, span.traceparent)
+        except PosthouseError as failure:
+            span.end(failure)
+            raise
+        span.end()
+        return result
+
+    async def _accept(
+        self,
+        request: SendRequest,
+        header_id: str | None,
+        budget: MeshBudget | None,
+        agent: str,
+        traceparent: str | None,
+    ) -> SendResult:
         self._check_reconciled()
         client_message_id = header_id if header_id is not None else request.client_message_id
         if client_message_id is None:
             client_message_id = self._minter.mint()
         try:
-            row = self._sign(await self._build_request(request, client_message_id, budget, agent))
+            complete = await self._build_request(request, client_message_id, budget, agent)
+            row = self._sign(complete._replace(traceparent=traceparent))
             outcome = await self._outbox.accept(row, self._capacity_bytes(), request.via)
             if request.supersedes is not None and outcome.action is AcceptAction.INSERT:
                 await self._drop_unsent(await self._outbox.find(request.supersedes, agent))
@@ -128,6 +186,13 @@ class Sending:
         if outcome.action is AcceptAction.REFUSE:
             body["hint"] = "Use a new client_message_id for a new message; repeat a request unchanged to retry it."
         return SendResult(outcome.status, body)
+
+    async def usage_of(self, client_message_id: str, agent: str) -> dict[str, Any] | None:
+        """Return the usage that an agent's earlier request reported; None if it did not, or its event is gone."""
+        raw = await self._outbox.event_of(await self._outbox.find(client_message_id, agent))
+        meta = read_message(decode_event(raw)).meta if raw is not None else ""
+        found = parse_jcs(meta).get(USAGE) if meta else None
+        return found if isinstance(found, dict) else None
 
     async def requeue(
         self, key: str, new_id: str | None, message: str | None, agent: str = DEFAULT_INBOX, via: str | None = None
@@ -145,7 +210,8 @@ class Sending:
                 raise error("outbox_row_accepted", id=row.id, message_id=found.id)
         request = await self._request_of_row(row, new_id, message)
         try:
-            await self._outbox.requeue(row, successor := self._sign(request), self._capacity_bytes(), via)
+            successor = self._sign(request)._replace(from_agent=row.from_agent)
+            await self._outbox.requeue(row, successor, self._capacity_bytes(), via)
         except PosthouseError as failure:
             raise _with_client_message_id(failure, request.client_message_id) from failure
         return {
@@ -158,8 +224,12 @@ class Sending:
         self, given: SendRequest, client_message_id: str, budget: MeshBudget | None, agent: str
     ) -> Request:
         validate_client_message_id(client_message_id)
-        destination, to_agent = await self._resolve(given.to)
+        destination, to_agent = await self._recipient(given.to, client_message_id, agent)
         self.check_route(agent, Recipient(destination, to_agent))
+        if given.request is RequestMode.NOW and not await self._outbox.has(client_message_id, agent):
+            reason = self.absence_of(Recipient(destination, to_agent))
+            if reason is not None:
+                raise error("no_responder", subject=given.to, reason=reason)
         options: MessageOptions = {
             "client_message_id": client_message_id,
             "reply_to": given.reply_to_id,
@@ -176,15 +246,31 @@ class Sending:
             request = request._replace(budget=await self._message_budget(request, given.reply_to_id, budget))
         return request
 
+    async def _recipient(self, to: str, client_message_id: str, agent: str) -> Recipient:
+        """Return whom a message is for; a repeated request is no new message to an agent that is gone by now."""
+        try:
+            return await self._resolve(to)
+        except Refused:
+            if not await self._outbox.has(client_message_id, agent):
+                raise
+            return await self.resolve_past(to)
+
     async def _meta(
         self, given: SendRequest, to: Recipient, agent: str, client_message_id: str
     ) -> dict[str, Any] | None:
         """Return the meta of a message with what its sender says about how long it counts."""
-        said: dict[str, Any] = {FAILURE: given.failure}
+        said: dict[str, Any] = {FAILURE: given.failure, REQUEST: _value(given.request), ANSWER: _value(given.answer)}
+        if given.request is not None and given.valid_until is None:
+            raise error("request_malformed", reason="it has no valid_until, its deadline")
+        if given.answer is not None and given.reply_to_id is None:
+            raise error("value_invalid", name="answer", reason="it needs reply_to_id, the request that it answers")
         if given.supersedes is not None:
             row = await self._outbox.find(given.supersedes, agent)
             if (row.from_agent, row.destination, row.to_agent) != (agent, *to):
                 raise error("value_invalid", name="supersedes", reason="it is no message of yours to this recipient")
+            if (signed_as := await self._signed_as(row)) != agent:  # readers let only the same name replace a message
+                reason = f"it was sent under the name {signed_as}: withdraw it and send a new message"
+                raise error("value_invalid", name="supersedes", reason=reason)
             said[SUPERSEDES] = row.message_id
         if given.valid_until is not None:
             until_ns = parse_utc(given.valid_until)
@@ -208,16 +294,22 @@ class Sending:
         options: MessageOptions = {
             "client_message_id": f"withdraw-{row.message_id}",
             "meta": {WITHDRAWS: row.message_id},
-            "from_agent": agent,
+            "from_agent": await self._signed_as(row),
             "to_agent": row.to_agent,
         }
         text = f"I withdraw my message {row.message_id}."
         request = self._composer.request(row.destination, text, self._mesh, options)
-        outcome = await self._outbox.accept(self._sign(request), self._capacity_bytes())
+        notice = self._sign(request)._replace(from_agent=agent)
+        outcome = await self._outbox.accept(notice, self._capacity_bytes())
         if outcome.action is AcceptAction.REFUSE:  # the notice of an earlier call is dead or was dropped
             fields = {name: value for name, value in outcome.body.items() if name != "error"}
             raise error("idempotency_key_reused", client_message_id=request.client_message_id, **fields)
         return {"message_id": row.message_id, "state": "withdrawing"}
+
+    async def _signed_as(self, row: OutboxRow) -> str:
+        """Return the name under which an agent signed a row; after a rename it is another one than the row's."""
+        raw = await self._outbox.event_of(row)
+        return row.from_agent if raw is None else read_message(decode_event(raw)).from_agent
 
     def _check_reconciled(self) -> None:
         if self.is_held:
@@ -295,6 +387,15 @@ class Sending:
             request.to_agent,
             request.reply_to,
         )
+
+
+def sender_address(node: str, agent: str) -> str:
+    """Return the address of an agent, or of its host, as `to` of a send takes it."""
+    return str(Address(agent, node)) if agent else node
+
+
+def _value(member: RequestMode | AnswerState | None) -> str | None:
+    return None if member is None else member.value
 
 
 async def _find_nothing(_message_id: str) -> MessageStates | None:

@@ -97,6 +97,12 @@ class DaemonSettings:
     port: int = 0
     #: longest wait of one MCP tool call
     tool_wait_max_s: int = DEFAULT_WAIT_MAX_S
+    #: messages of coding agents report what their program's transcript counts
+    reports_usage: bool = False
+    #: collector of traces; None: messages are not traced
+    otlp_url: str | None = None
+    #: part of the messages that begin a trace
+    trace_ratio: float = 1.0
     #: commands of the user for events
     hooks: tuple[UserHook, ...] = ()
     limits: IpcLimits = IpcLimits()

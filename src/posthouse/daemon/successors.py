@@ -17,7 +17,7 @@ from posthouse.daemon.agents.processes import ProcessRef
 from posthouse.daemon.inbox.inbox import Inbox
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.journal.append import JournalTransaction
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 log = structlog.get_logger(__name__)
 SQL = Statements("posthouse.daemon", "successors.sql")
@@ -43,9 +43,10 @@ class Successors:
         answered = await self._outbox.store.pool.run(lambda db: _answered(db, ids, agent))
         positions = [int(position) for position, message_id in read if message_id not in answered]
         if positions:
-            await self._inbox.store.writer.run(lambda tx: _reopen(tx, agent, positions))
+            # the mark is in another store and goes first: unread mail behind it would never be shown by a wait
             first = InboxPosition(self._inbox.mesh, self._inbox.store.epoch, min(positions) - 1)
             await self._marks.rewind_wait(agent, first)
+            await self._inbox.store.writer.run(lambda tx: _reopen(tx, agent, positions))
             log.info("mail_reopened", agent=agent, messages=len(positions))
 
 

@@ -21,17 +21,19 @@ from posthouse.model.budget import MeshBudget, decode_mesh_budget
 from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import Event, decode_event
+from posthouse.model.freshness import Freshness, read_freshness
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.message import read_message
 from posthouse.model.outbox_rules import MessageState, known_state
-from posthouse.sqlite.statements import Statements
+from posthouse.model.strict_json import parse_jcs
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.daemon", "threads.sql")
 THREAD_MAX = 500  # messages; a longer thread is shown in part
 SUBJECT_MAX_CHARACTERS = 80
 SCANNED_MAX = 2_000  # messages that one page of threads is made of
 TRAFFIC_MAX = 500  # pairs
-_TRAFFIC_ROWS = 50_000  # of the outbox that are looked at
+_TRAFFIC_ROWS = 2_000  # newest ones of outbox and of inbox that are read: a page of the console waits for them
 _ANSWERED, _READ, _UNREAD = "answered", "read", "unread"
 
 
@@ -55,6 +57,11 @@ class ThreadMessage(NamedTuple):
     is_read: bool
     #: how far an own message has come, or whether another one was read
     state: str = ""
+    #: False if it only reports a failure or withdraws an earlier message, was itself withdrawn or replaced, or if the
+    #: time is over until which it counts
+    expects_answer: bool = True
+    #: the earlier message that this own one replaces
+    supersedes: str | None = None
 
     def to_api(self) -> dict[str, Any]:
         """Return the message as the local API shows it."""
@@ -71,6 +78,7 @@ class ThreadMessage(NamedTuple):
             "is_own": self.is_own,
             "is_read": self.is_read,
             "state": self.state,
+            "expects_answer": self.expects_answer,
         }
 
 
@@ -108,6 +116,14 @@ class ThreadPage(NamedTuple):
     threads: list[Thread]
     #: wall time before which the next page continues; None at the end
     before_ns: int | None
+
+
+class Traffic(NamedTuple):
+    """Who exchanged messages with agents of this host, the most first."""
+
+    exchanges: list[Exchange]
+    #: from when on all messages are counted: later than asked for if there were more than are read
+    since_ns: int
 
 
 class Exchange(NamedTuple):
@@ -181,24 +197,26 @@ class Threads:
             if message_id in known:
                 continue
             if len(threads) == limit:
-                return ThreadPage(threads, at_ns + 1)
+                return ThreadPage(_without_replaced(threads), at_ns + 1)
             thread = await self.find(message_id, agent)
             if thread is None:
                 continue
             known |= {each.message_id for each in thread.messages}
             if max(each.at_ns for each in thread.messages) < before_ns:  # else an earlier page has it
                 threads.append(thread)
-        return ThreadPage(threads, messages[-1][1] if len(messages) == SCANNED_MAX else None)
+        return ThreadPage(_without_replaced(threads), messages[-1][1] if len(messages) == SCANNED_MAX else None)
 
-    async def traffic(self, since_ns: int) -> list[Exchange]:
-        """Return what was said to and by agents of this host since a time, the most first."""
-        values = {"node": self._node, "since_ns": since_ns, "limit": TRAFFIC_MAX, "looked_at": _TRAFFIC_ROWS}
-        sent: list[Any] = await self._outbox.store.pool.run(lambda db: list(db.execute(SQL.sent_traffic, values)))
-        received: list[Any] = await self._inbox.store.pool.run(
-            lambda db: list(db.execute(SQL.received_traffic, values))
-        )
+    async def traffic(self, since_ns: int) -> Traffic:
+        """Return what was said to and by agents of this host since a time, or among the newest messages."""
+        bound = (_TRAFFIC_ROWS - 1,)
+        last_sent = await self._outbox.store.pool.run(lambda db: _rows(db, SQL.oldest_sent_read, bound))
+        last_received = await self._inbox.store.pool.run(lambda db: _rows(db, SQL.oldest_received_read, bound))
+        since_ns = max(since_ns, *(at_ns for (at_ns,) in (*last_sent, *last_received)), 0)
+        values = {"node": self._node, "since_ns": since_ns, "limit": TRAFFIC_MAX, "rows": _TRAFFIC_ROWS}
+        sent = await self._outbox.store.pool.run(lambda db: _rows(db, SQL.sent_traffic, values))
+        received = await self._inbox.store.pool.run(lambda db: _rows(db, SQL.received_traffic, values))
         found = [*(Exchange(self._node, *row) for row in sent), *(Exchange(*row) for row in received)]
-        return sorted(found, key=lambda each: -each.messages)[:TRAFFIC_MAX]
+        return Traffic(sorted(found, key=lambda each: -each.messages)[:TRAFFIC_MAX], since_ns)
 
     async def message_ids(self, message_id: str, agent: str) -> frozenset[str]:
         """Return the ids of a thread's messages; only the given one if this host has no other."""
@@ -222,13 +240,16 @@ class Threads:
         to_agent: str,
         raw: bytes | None,
         status: str,
+        is_withdrawn: int,
         *outcome: Any,
     ) -> ThreadMessage:
-        body, budget = None, None
+        body, budget, said = None, None, Freshness()
         if raw is not None:
             event = decode_event(raw)
-            budget = read_message(event).budget
-            body = self._body(event)
+            message = read_message(event)
+            budget, body = message.budget, self._body(event)
+            said = read_freshness(parse_jcs(message.meta) if message.meta else None)
+        reports = said.is_failure or said.withdraws is not None
         state = known_state(status, *outcome)
         return ThreadMessage(
             message_id,
@@ -244,6 +265,8 @@ class Threads:
             is_own=True,
             is_read=True,
             state=state.value,
+            expects_answer=not (reports or is_withdrawn or self._is_over(said.valid_until_ns)),
+            supersedes=said.supersedes,
         )
 
     def _received(
@@ -262,8 +285,9 @@ class Threads:
         is_withdrawn: int,
         valid_until_ns: int | None,
         is_read_by_any: int,
+        expects_answer: int,
     ) -> ThreadMessage:
-        is_stale = valid_until_ns is not None and self._inbox.store.clock.wall_ns() >= valid_until_ns
+        is_stale = self._is_over(valid_until_ns)
         was_read = read_at_ns is not None and (valid_until_ns is None or read_at_ns < valid_until_ns)
         return ThreadMessage(
             message_id,
@@ -279,7 +303,11 @@ class Threads:
             is_own=sender == self._node,
             is_read=read_at_ns is not None,
             state=_READ if is_read_by_any else _UNREAD,
+            expects_answer=bool(expects_answer) and not (is_withdrawn or is_stale),
         )
+
+    def _is_over(self, valid_until_ns: int | None) -> bool:
+        return valid_until_ns is not None and self._inbox.store.clock.wall_ns() >= valid_until_ns
 
     def _body(self, event: Event) -> str | None:
         try:
@@ -302,6 +330,19 @@ def _with_answers(messages: Sequence[ThreadMessage]) -> list[ThreadMessage]:
     return [each._replace(state=_ANSWERED) if is_answered(each) else each for each in messages]
 
 
+def _without_replaced(threads: Sequence[Thread]) -> list[Thread]:
+    """Return the threads; messages that a newer one among them replaces expect no answer."""
+    replaced = {each.supersedes for thread in threads for each in thread.messages} - {None}
+
+    def shown(thread: Thread) -> Thread:
+        messages = [
+            each._replace(expects_answer=False) if each.message_id in replaced else each for each in thread.messages
+        ]
+        return thread._replace(messages=messages)
+
+    return [shown(thread) for thread in threads] if replaced else list(threads)
+
+
 def subject_of(body: str | None) -> str:
     """Return the subject of a thread: the first line with words of its first message."""
     line = next((line.strip() for line in (body or "").splitlines() if line.strip()), "")
@@ -322,5 +363,5 @@ def _shown_budget(budget: MeshBudget) -> dict[str, Any]:
     }
 
 
-def _rows(db: apsw.Connection, statement: str, values: dict[str, str]) -> list[Any]:
+def _rows(db: apsw.Connection, statement: str, values: dict[str, Any] | tuple[int]) -> list[Any]:
     return list(db.execute(statement, values))

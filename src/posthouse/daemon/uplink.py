@@ -9,20 +9,22 @@ the same key took over, the relay has a different key, or it lacks a required fe
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
 from posthouse.client import Client, Confirmed, Delivery, Mailbox, Pins, Presence, Published, Receipt
+from posthouse.client.meshes import RotatedMember
 from posthouse.client.messages.receipts import RECEIPTS_FEATURE
 from posthouse.client.messages.receiver import AGENTS_FEATURE
+from posthouse.client.trust.signing import sign_again, sign_event
 from posthouse.daemon.clock_watch import TOLERANCE_NS, ClockWatch
-from posthouse.daemon.features import Offer, bounded_max_age_h, read_offer
-from posthouse.daemon.inbox.inbox import Inbox, NewItem
-from posthouse.daemon.mailroom import Mailroom, new_item, rejection_reason
+from posthouse.daemon.features import OFFER_REFUSALS, Offer, bounded_max_age_h, read_offer
+from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.inbox.inbox_items import NewItem
+from posthouse.daemon.mailroom import Mailroom, delivered_item, rejection_reason
 from posthouse.daemon.own_posts import OwnPosts
 from posthouse.daemon.roster import Retained, Roster
 from posthouse.daemon.settings import MeshSettings
@@ -30,28 +32,14 @@ from posthouse.keys import NodeKey
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, Refused, Transient, error
 from posthouse.model.event import PROFILE, Coordinate, Event
-from posthouse.model.limits import MILLISECOND_NS, RECEIVE_WINDOW_MAX, SECOND_NS
-from posthouse.model.profile import AgentProfile, read_agents
+from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS, MILLISECOND_NS, RECEIVE_WINDOW_MAX, SECOND_NS
+from posthouse.model.profile import AgentListing, AgentProfile, read_agents
 from posthouse.model.receipt import ReceiptState
 
 log = structlog.get_logger(__name__)
 UNDECRYPTABLE = "undecryptable"
-
-
-def read_item(delivery: Delivery, item_id: str, roster: Roster) -> NewItem:
-    """Return the inbox item of a delivery."""
-    body, reason = _decrypt(delivery)
-    return new_item(delivery.event, delivery.message, item_id, roster.name_of(delivery.sender), body, reason)
-
-
-def _decrypt(delivery: Delivery) -> tuple[str | None, str | None]:
-    try:
-        return delivery.body, None
-    except PosthouseError as failure:
-        log.warning("mail_undecryptable", message_id=delivery.id, sender=delivery.sender, code=failure.code)
-        return None, failure.code
-
-
+#: half of what a relay accepts: its clock may lag
+REDATED_AHEAD_NS = CREATED_AT_MAX_AHEAD_NS // 2
 _AGAIN_S = 5.0  # after a refusal that only an administrator can lift
 _PROBE_S = 2.0  # while the inbox cannot be written
 _REFRESH_EVERY_S = 60.0
@@ -59,22 +47,14 @@ _REFRESH_EVERY_S = 60.0
 _MAYBE_OUTDATED = frozenset({"topic_unknown", "member_name_unknown", "member_key_changed"})
 _REFRESH_TIMEOUT_S = 2.0  # while a local request waits for it
 _REFRESH_MIN_NS = 1_000_000_000  # between refreshes that senders and requests cause
-#: codes that no reconnect can change, so the daemon ends
-_ENDING = frozenset(
-    {
-        "feature_unavailable",
-        "feature_param_invalid",
-        "feature_param_below_floor",
-        "outbox_max_age_above_dedupe_window",
-    }
-)
+#: statuses of a login that the relay did not accept: another proof may do, once a clock is right or the network fast
+_LOGIN_STATUSES = frozenset({401, 408})
 
 
-class AgentListing(NamedTuple):
-    """What a host's profile says about its agents."""
-
-    #: None if it has no list
-    agents: tuple[AgentProfile, ...] | None
+def _is_final(failure: PosthouseError) -> bool:
+    """Return True if no reconnect can cure a failure, so the daemon ends."""
+    is_identity = failure.spec.exit is Exit.IDENTITY and failure.spec.status not in _LOGIN_STATUSES
+    return is_identity or failure.code in OFFER_REFUSALS
 
 
 def _has_agent(event: Event) -> bool:
@@ -92,6 +72,7 @@ class Uplink:
         mailroom: Mailroom,
         own_posts: OwnPosts,
         roster: Roster,
+        clock_watch: ClockWatch,
     ) -> None:
         self._settings = settings
         self._key = key
@@ -104,6 +85,7 @@ class Uplink:
         self._refreshed_ns = -_REFRESH_MIN_NS
         self._sending = asyncio.Event()
         self._client: Client | None = None
+        self._failure: PosthouseError | None = None  # of the last client
         #: agents in profiles fetched on the present connection, by node
         self._fetched: dict[str, tuple[AgentProfile, ...] | None] = {}
         self.mailbox: Mailbox | None = None
@@ -114,20 +96,21 @@ class Uplink:
         self.refusal: PosthouseError | None = None
         #: number of connections so far
         self.connections = 0
-        self.clock_watch = ClockWatch(settings.clock)
+        self.clock_watch = clock_watch
         #: callback(task) when a task beside `run` ends
         self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
         #: callback(confirmations of own messages)
         self.on_confirmed: Callable[[Sequence[Confirmed]], None] = lambda _items: None
         #: callback(receipts of own messages)
         self.on_receipts: Callable[[Sequence[Receipt]], None] = lambda _receipts: None
+        self.on_may_send: Callable[[], None] = lambda: None
         #: callback("connected" or "disconnected")
         self.on_status: Callable[[str], None] = lambda _status: None
         self.on_presence: Callable[[Presence], None] = lambda _presence: None
+        #: callback(member) after a member's key was replaced by one that it had signed
+        self.on_rotated: Callable[[RotatedMember], None] = lambda _member: None
         #: callback(what the relay offers, hours that a row may wait)
         self.on_offer: Callable[[Offer, int], None] = lambda _offer, _hours: None
-
-    # for other parts of the daemon
 
     @property
     def is_up(self) -> bool:
@@ -147,7 +130,8 @@ class Uplink:
     @property
     def connect_error(self) -> PosthouseError | None:
         """Why there is no connection; None while there is one, or before the first attempt has failed."""
-        return None if self._client is None else self._client.connect_error
+        tried = None if self._client is None else self._client.connect_error
+        return None if self.is_up else tried or self._failure
 
     async def wait_sending(self) -> None:
         """Wait until messages can be sent."""
@@ -160,9 +144,20 @@ class Uplink:
         if not self.supports(AGENTS_FEATURE) and any(_has_agent(event) for event in events):
             return await self._submit_without_agents(events)
         try:
-            return await self._client.submit(events)
+            return await self._client.submit([self._current(event) for event in events])
         except PosthouseError as failure:
             return [failure] * len(events)
+
+    def _current(self, event: Event) -> Event:
+        """Return an event as the relay accepts it now: signed by the present key, and not in the future.
+
+        To the relay it is a retry of the same message, if it has one of the events already.
+        """
+        event = sign_again(self._key, event)
+        now_ns = self.clock_watch.earliest_ns
+        if now_ns is None or event.created_at_ns - now_ns <= REDATED_AHEAD_NS:
+            return event
+        return sign_event(self._key, event.kind, event.content, event.tags, now_ns)
 
     async def _submit_without_agents(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
         """Send mail between hosts; mail of agents waits, because this relay would mix up their ids."""
@@ -231,44 +226,45 @@ class Uplink:
         self._roster.set_topics(await client.meshes.topics(self._settings.mesh))
 
     async def resolve(self, to: str) -> str:
-        """Return the node id or #topic that a text names; refresh the roster once if it does not know the text."""
+        """Return the node id or #topic that a text names; refresh the roster once if it does not know the text.
+
+        Only the relay knows that a topic does not exist. While it cannot be asked, the topic counts as one: the post
+        waits in the outbox, and the relay refuses it if it must.
+        """
         mesh = self._settings.mesh
         try:
             return self._roster.resolve(to, mesh)
         except PosthouseError as unknown:
-            if unknown.code not in _MAYBE_OUTDATED or not self.is_up:
+            is_topic = unknown.code == "topic_unknown"
+            if unknown.code not in _MAYBE_OUTDATED or not (self.is_up or is_topic):
                 raise
-        try:
-            await self.refresh()
-        except PosthouseError as failure:
-            log.info("roster_not_refreshed", code=failure.code)
-        return self._roster.resolve(to, mesh)
+        has_asked = self.is_up and await self._try_refresh(_REFRESH_TIMEOUT_S if is_topic else None)
+        return to if is_topic and not has_asked else self._roster.resolve(to, mesh)
 
     async def refresh_for_reader(self) -> None:
         """Refresh the roster for a request that shows it, unless that was just done; do not wait for a slow relay."""
         if self.is_up:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_REFRESH_TIMEOUT_S):
-                    await self._refresh_throttled()
-
-    # the connection
+            await self._refresh_throttled(_REFRESH_TIMEOUT_S)
 
     async def run(self) -> None:
         """Stay connected; returns only by raising what must end the daemon."""
         while True:
-            client = self._client = self._make_client()
+            client = self._client = self.make_client()
+            client.observe(self._on_connected, self._on_lost)
+            client.meshes.on_rotated = self.on_rotated
             try:
                 await client.connect(is_patient=True)
                 await self._serve(client)
             except PosthouseError as failure:
-                if failure.code in _ENDING or failure.spec.exit is Exit.IDENTITY:
+                if _is_final(failure):
                     raise
+                self._failure = failure
                 log.error("uplink_failed", code=failure.code, reason=str(failure))
             finally:
                 self._stop_sending()
                 self.is_admitted = False
                 self._client = self.mailbox = None
-                await client.close()
+                await asyncio.shield(client.close())  # a cancelled close would leave connections open
             await asyncio.sleep(_AGAIN_S)
 
     async def _serve(self, client: Client) -> None:
@@ -296,9 +292,10 @@ class Uplink:
                 on_receipts=lambda receipts: self.on_receipts(receipts),
                 on_presence=self._on_presence,
                 fills_gaps=True,
+                takes_late_requests=True,
             )
         except Refused as failure:
-            if failure.spec.exit is Exit.IDENTITY:
+            if _is_final(failure):
                 raise
             self.is_admitted, self.refusal = False, failure
             self._stop_sending()
@@ -307,7 +304,7 @@ class Uplink:
         self.mailbox = mailbox
         self._roster.add_online(mailbox.roster)
         self.is_admitted, self.refusal = True, None
-        self._sending.set()
+        self._start_sending()
         return mailbox
 
     async def _read(self, mailbox: Mailbox) -> None:
@@ -327,12 +324,12 @@ class Uplink:
             accepted: list[tuple[Delivery, NewItem]] = []
             for delivery in deliveries:
                 try:
-                    agents = await self._mailroom.recipients(delivery.message)
+                    agents = await self._mailroom.recipients(delivery.message, delivery.id)
                 except PosthouseError as refusal:
                     log.info("mail_refused", message_id=delivery.id, code=refusal.code)
                     self._reject(mailbox, delivery, rejection_reason(refusal))
                 else:
-                    item = read_item(delivery, self._inbox.minter.mint(), self._roster)
+                    item = delivered_item(delivery, self._inbox.minter.mint(), self._roster.name_of(delivery.sender))
                     accepted.append((delivery, item._replace(agents=agents)))
             await self._own_posts.put_with([(delivery.seq, item) for delivery, item in accepted])
             mailbox.confirm(*(delivery for delivery, item in accepted if item.undecryptable is None))
@@ -369,22 +366,27 @@ class Uplink:
             await self._try_refresh()
             await asyncio.sleep(_REFRESH_EVERY_S)
 
-    async def _refresh_throttled(self) -> None:
+    async def _refresh_throttled(self, timeout_s: float | None = None) -> None:
         """Refresh at most once a second: senders that are not members of an open mesh stay unknown every time."""
         now_ns = self._settings.clock.boot_ns()
         if now_ns - self._refreshed_ns >= _REFRESH_MIN_NS:
             self._refreshed_ns = now_ns
-            await self._try_refresh()
+            await self._try_refresh(timeout_s)
 
-    async def _try_refresh(self) -> None:
+    async def _try_refresh(self, timeout_s: float | None = None) -> bool:
+        """Refresh the roster; return False if the relay does not answer, or not in time."""
         try:
-            await self.refresh()
-        except PosthouseError as failure:
-            log.info("roster_not_refreshed", code=failure.code, reason=str(failure))
+            async with asyncio.timeout(timeout_s):
+                await self.refresh()
+        except (PosthouseError, TimeoutError) as failure:
+            log.info("roster_not_refreshed", reason=str(failure) or f"no answer within {timeout_s} s")
+            return False
+        return True
 
-    def _make_client(self) -> Client:
+    def make_client(self) -> Client:
+        """Return a client of this host that is not connected yet."""
         settings = self._settings
-        client = Client(
+        return Client(
             settings.relay,
             self._key,
             mesh=settings.mesh,
@@ -393,8 +395,6 @@ class Uplink:
             clock=settings.clock,
             check_features=self._check_features,
         )
-        client.observe(self._on_connected, self._on_lost)
-        return client
 
     def _check_features(self, features: Mapping[str, Any]) -> None:
         difference_s = None if self._client is None else self._client.clock_difference_s
@@ -408,12 +408,13 @@ class Uplink:
     def _on_connected(self) -> None:
         self.connections += 1
         log.info("relay_connected", relay=self._settings.relay)
-        self.clock_watch.confirm(None if self._client is None else self._client.clock_difference_s)
+        if self._client is not None:
+            self.clock_watch.confirm(self._client.clock_difference_s, self._client.signer.login)
         if self.mailbox is not None:
             self._admission = asyncio.create_task(self._wait_admitted(self.mailbox))
             self._admission.add_done_callback(self.on_task_end)
         elif self.is_admitted:
-            self._sending.set()
+            self._start_sending()
         self.on_status("connected")
 
     async def _wait_admitted(self, mailbox: Mailbox) -> None:
@@ -423,13 +424,17 @@ class Uplink:
         except PosthouseError:  # the task that reads the mailbox gets it too
             return
         if self.mailbox is mailbox and self.is_up:
-            self._sending.set()
+            self._start_sending()
 
     def _on_lost(self, code: int | None, reason: str) -> None:
         log.info("relay_lost", relay=self._settings.relay, code=code, reason=reason)
         self._stop_sending()
         self._fetched.clear()
         self.on_status("disconnected")
+
+    def _start_sending(self) -> None:
+        self._sending.set()
+        self.on_may_send()
 
     def _stop_sending(self) -> None:
         self._sending.clear()

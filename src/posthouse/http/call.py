@@ -22,7 +22,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from posthouse.http.router import Route, Target
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import KIB
-from posthouse.model.strict_json import parse_json
+from posthouse.model.strict_json import convert_with_ns, parse_json
 
 T = TypeVar("T")
 ContextT = TypeVar("ContextT")
@@ -157,7 +157,7 @@ class Call(Generic[ContextT]):
         """Return the JSON body as a struct."""
         value = parse_json(await self.read(self.limits.max_bytes))
         try:
-            return msgspec.convert(value, type)
+            return convert_with_ns(value, type)
         except msgspec.ValidationError as fault:
             raise error("body_invalid", reason=str(fault)) from fault
 
@@ -244,7 +244,7 @@ def _invite_body(request: web.BaseRequest) -> None:
 
 def read_arguments(query: Iterable[tuple[str, str]], type: type[T]) -> T:  # noqa: A002
     """Return query parameters as a struct; unknown and repeated ones are refused."""
-    fields = {field.encode_name for field in msgspec.structs.fields(type)}  # type: ignore[arg-type]
+    fields = {field.encode_name: field.name for field in msgspec.structs.fields(type)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for name, value in query:
         if name not in fields:
@@ -253,7 +253,11 @@ def read_arguments(query: Iterable[tuple[str, str]], type: type[T]) -> T:  # noq
             raise error("parameter_invalid", name=name, reason="it is given twice")
         values[name] = value
     try:
-        return msgspec.convert(values, type, strict=False)
+        arguments = msgspec.convert(values, type, strict=False)
     except msgspec.ValidationError as fault:
         reason, _, path = str(fault).partition(" - at `$.")
         raise error("parameter_invalid", name=path.strip("`") or "query", reason=reason) from fault
+    for name in values:
+        if getattr(arguments, fields[name]) is None:  # msgspec reads the text null as None
+            raise error("parameter_invalid", name=name, reason="null is no value; leave the parameter out")
+    return arguments

@@ -17,6 +17,8 @@ from posthouse.http.response import JSON, PROBLEM, Problem
 from posthouse.http.router import Route
 
 _REFERENCE = "#/components/schemas/{name}"
+_QUERY = "Query"  # structs of parameters end in it; parameters are shown one by one, and are text anyway
+_DECIMAL = {"type": "string", "pattern": "^(0|[1-9][0-9]{0,18})$"}
 _TAG_FILTER = {
     "name": "#t",
     "in": "query",
@@ -38,14 +40,18 @@ class ApiDescription:
     #: type and media type of every refusal
     problem: type[Any] = Problem
     problem_media_type: str = PROBLEM
-    #: header that every request may have -> what it says
-    headers: Mapping[str, str] = field(default_factory=dict)
+    #: name of a header that every request may have -> its type
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    #: True: numbers in fields that end in _ns may be decimal text
+    has_ns_text: bool = False
 
 
 def describe_api(routes: Sequence[Route[Any]], api: ApiDescription) -> dict[str, Any]:
     """Return the OpenAPI document of these routes."""
     types = list(dict.fromkeys(_types(routes, api)))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    if api.has_ns_text:
+        components = {name: each if name.endswith(_QUERY) else _with_ns_text(each) for name, each in components.items()}
     writer = _OperationWriter(api, dict(zip(types, schemas, strict=True)), components)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -60,7 +66,7 @@ def describe_api(routes: Sequence[Route[Any]], api: ApiDescription) -> dict[str,
         },
         "paths": paths,
         "components": {
-            "schemas": {name: schema for name, schema in components.items() if not name.endswith("Query")},
+            "schemas": {name: schema for name, schema in components.items() if not name.endswith(_QUERY)},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -73,11 +79,12 @@ def encode_document(document: dict[str, Any]) -> bytes:
 
 def _types(routes: Iterable[Route[Any]], api: ApiDescription) -> Iterable[Any]:
     yield api.problem
+    yield from api.headers.values()
     for route in routes:
         yield from route.bodies
         if route.query is not None:
             yield route.query
-        yield from chain.from_iterable(_alternatives(response) for response in route.responses.values())
+        yield from chain.from_iterable(alternatives(response) for response in route.responses.values())
         yield from (api.path_parameters[name] for name in route.parameters)
 
 
@@ -96,7 +103,7 @@ class _OperationWriter:
         operation: dict[str, Any] = {
             "summary": route.summary,
             "operationId": route.name,
-            "parameters": [*self._path_parameters(route), *self._query_parameters(route), *self._headers()],
+            "parameters": [*self._path_parameters(route), *self._query_parameters(route), *self._headers(route)],
             "responses": {
                 **responses,
                 "default": {"description": "Refused.", "content": {self._api.problem_media_type: {"schema": problem}}},
@@ -115,10 +122,11 @@ class _OperationWriter:
             for name in route.parameters
         ]
 
-    def _headers(self) -> list[dict[str, Any]]:
+    def _headers(self, route: Route[Any]) -> list[dict[str, Any]]:
         return [
-            {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
-            for name, text in self._api.headers.items()
+            {"name": name, "in": "header", "required": False, "schema": self._schemas[kind]}
+            for name, kind in self._api.headers.items()
+            if name not in route.ignored_headers
         ]
 
     def _query_parameters(self, route: Route[Any]) -> list[dict[str, Any]]:
@@ -136,12 +144,30 @@ class _OperationWriter:
         if status == 101:
             return {"description": "The connection is a WebSocket now."}
         response = route.responses[status]
-        schema = {"type": "string"} if response is None else self._any_of(_alternatives(response))
+        schema = {"type": "string"} if response is None else self._any_of(alternatives(response))
         return {"description": "Done.", "content": {route.media_type: {"schema": schema}}}
 
     def _any_of(self, types: Sequence[Any]) -> Any:
         schemas = [self._schemas[each] for each in types]
         return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
+def _with_ns_text(schema: Any) -> Any:
+    """Return a schema whose integer properties that end in _ns may be text, too."""
+    if isinstance(schema, list):
+        return [_with_ns_text(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    shown = {name: _with_ns_text(each) for name, each in schema.items()}
+    if isinstance(properties := shown.get("properties"), dict):
+        shown["properties"] = {name: _ns_property(name, each) for name, each in properties.items()}
+    return shown
+
+
+def _ns_property(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    options = schema.get("anyOf", [schema])
+    is_number = any(option.get("type") == "integer" for option in options)
+    return {"anyOf": [*options, _DECIMAL]} if is_number and name.endswith("_ns") else schema
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
@@ -152,6 +178,6 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     return rest | present[0] if len(present) == 1 else schema
 
 
-def _alternatives(response: Any) -> tuple[Any, ...]:
+def alternatives(response: Any) -> tuple[Any, ...]:
     """Return the types of which a response is one."""
     return response if isinstance(response, tuple) else () if response is None else (response,)

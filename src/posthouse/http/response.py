@@ -65,7 +65,7 @@ def preflight_response() -> HttpResponse:
     """Return the answer to a browser that asks before it sends the request of an allowed page."""
     headers = {
         "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE",
-        "Access-Control-Allow-Headers": "Authorization, Content-Type",
+        "Access-Control-Allow-Headers": "Authorization, Content-Type, Last-Event-ID, Posthouse-Ns",
         "Access-Control-Max-Age": "600",
     }
     return HttpResponse(204, headers=headers)

@@ -147,6 +147,8 @@ class HttpConnection(RequestHandler):
         self.address: str | None = None
         #: ends what became of this connection, such as a WebSocket, when it has to make room
         self.on_displaced: Callable[[PosthouseError], None] | None = None
+        #: ends a stream on this connection when its client leaves
+        self.on_lost: Callable[[], None] | None = None
         #: whether the connection broke instead of being closed
         self.was_reset = False
         self._server = server
@@ -178,6 +180,8 @@ class HttpConnection(RequestHandler):
         if self._server.outbound is not None and self.transport is not None:
             self._server.outbound.close(self.transport)
         super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
 
     def become_stranger_of(self, address: str | None) -> None:
         """Count the connection for the address of its only caller, because a proxy opened it for that caller."""
@@ -330,6 +334,15 @@ def _bind_unix(path: Path) -> socket.socket:
         bound.close()
         raise error("listen_failed", listen=str(path), reason=failure.strerror or str(failure)) from failure
     return bound
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop of uvloop, if the extra `fast` is installed, else one of asyncio."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def freeze_heap() -> None:

@@ -8,14 +8,15 @@ few statements before the commit; code that reads the journal inside its transac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import apsw
 import msgspec
 
 from posthouse.journal.records import RECORD_TYPES
-from posthouse.sqlite.statements import BulkInsert, Statements
-from posthouse.sqlite.transaction import BatchState, Transaction
+from posthouse.sqlite.transaction import BulkInsert, Transaction
+from posthouse.storage.batch import BatchState
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.journal", "journal.sql")
 _HEAD = SQL.head
@@ -84,17 +85,32 @@ class JournalAppender(BatchState):
         self._unwritten = []
 
 
+class CommitObserver(Protocol):
+    """Sees each transaction before and after its commit."""
+
+    def before_commit(self, at_ns: int, head: int) -> None:
+        """Write what belongs to the transaction, whose records are written up to `head`."""
+        ...
+
+    def committed(self) -> None:
+        """Learn that the transaction is committed."""
+        ...
+
+
 class JournalTransaction(JournalAppender, Transaction):
     """A transaction that can append facts to the journal of a SQLite store."""
 
     def __init__(self, db: apsw.Connection) -> None:
         super().__init__(db)
         self._data_version = -1
+        #: None: nothing observes
+        self.observer: CommitObserver | None = None
 
     def begin(self, wall_ns: int) -> None:
         if self.db.data_version() != self._data_version:  # another connection has committed
             self._head = self.db.execute(_HEAD).get
             self.now_ns = max(self.now_ns, self.db.execute(SQL.newest_at_ns).get)
+        self.wall_ns = wall_ns
         if wall_ns > self.now_ns:
             self.now_ns = wall_ns
 
@@ -105,9 +121,13 @@ class JournalTransaction(JournalAppender, Transaction):
 
     def before_commit(self) -> None:
         self.flush()
+        if self.observer is not None:
+            self.observer.before_commit(self.now_ns, self._head)
 
     def committed(self) -> None:
         self._data_version = self.db.data_version()
+        if self.observer is not None:
+            self.observer.committed()
 
     def rolled_back(self) -> None:
         self._data_version = -1

@@ -19,6 +19,8 @@ class RecordType:
     #: Body fields and their meaning; a field may be absent unless its text says always.
     body: dict[str, str] = field(default_factory=dict)
     version: int = 1
+    #: The body fields that hold what people and agents wrote, as paths; an erasure empties them.
+    content: tuple[str, ...] = ()
 
 
 #: of changes that a person makes through a program
@@ -40,6 +42,8 @@ DAEMON = (
             "size": "bytes of the event, always",
             "from_agent": "the agent that sends it, absent for the host itself",
             "to_agent": "the recipient's agent, absent for its default inbox",
+            "local": "true if the recipient is an agent of this host: no relay sees the message",
+            "usage": "what a local message reports of model, tokens and cost; of others the event has it",
         }
         | VIA,
     ),

@@ -1,4 +1,6 @@
-"""A record of the journal as a value, the canonical line that represents it, and digests over such lines.
+"""A record of the journal as a value, the canonical line that represents it, and digests of records and events.
+
+A digest of many events is a digest over the digests of each, so that it can be computed after one of them was erased.
 
 If you change the canonical line, every published Merkle root and prune digest changes: 1. a new digest version in
 protocol.md, 2. the pipeline, 3. the vectors. Loads no SQLite: Spark workers use it.
@@ -45,10 +47,16 @@ def digest_records(records: Iterable[Record]) -> str:
     return hasher.hexdigest()
 
 
-def digest_contents(contents: Iterable[bytes]) -> str:
-    """Return the BLAKE3 digest over events as they are served, one line each, in seq order."""
-    hasher = blake3()
-    for content in contents:
-        hasher.update(content)
-        hasher.update(b"\n")
-    return hasher.hexdigest()
+def record_digest(record: Record) -> bytes:
+    """Return the BLAKE3 digest of a record, which outlives its content."""
+    return blake3(canonical_line(record)).digest()
+
+
+def content_digest(content: bytes) -> bytes:
+    """Return the BLAKE3 digest of an event as it is served, which outlives the event."""
+    return blake3(content).digest()
+
+
+def digest_contents(digests: Iterable[bytes]) -> str:
+    """Return the BLAKE3 digest over the content digests of events in seq order."""
+    return blake3(b"".join(digests)).hexdigest()

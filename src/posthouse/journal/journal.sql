@@ -26,6 +26,26 @@ SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal WHERE seq > ? ORDER
 SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal
 WHERE seq > ? AND type IN (SELECT value FROM json_each(?)) ORDER BY seq LIMIT ?
 
+-- :name read_newest
+SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal
+WHERE seq > ?1 AND seq <= ?2 AND (?3 IS NULL OR type IN (SELECT value FROM json_each(?3))) ORDER BY seq DESC LIMIT ?4
+
+-- :name records_of
+SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal
+WHERE
+    seq > :after AND type IN (SELECT value FROM json_each(:types))
+    AND (:node IS NULL OR actor = :node)
+    AND (:mesh IS NULL OR mesh = :mesh)
+    AND (:id IS NULL OR ref = :id)
+    AND (:before_ns IS NULL OR at_ns < :before_ns)
+ORDER BY seq LIMIT :limit
+
+-- :name set_body
+UPDATE journal SET body = ? WHERE seq = ?
+
+-- :name counted_through
+SELECT counted_through FROM journal_state
+
 -- :name current_epoch
 SELECT epoch, parent_epoch, fork_seq FROM epochs ORDER BY number DESC LIMIT 1
 

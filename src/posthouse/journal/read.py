@@ -78,5 +78,17 @@ def read_after(db: apsw.Connection, seq: int, limit: int, types: Collection[str]
     if types is None:
         rows = db.execute(SQL.read_after, (seq, limit))
     else:
-        rows = db.execute(SQL.read_types_after, (seq, msgspec.json.encode(sorted(types)).decode(), limit))
+        rows = db.execute(SQL.read_types_after, (seq, _names(types), limit))
     return [Record(*row) for row in rows]
+
+
+def read_newest(
+    db: apsw.Connection, after_seq: int, through_seq: int, limit: int, types: Collection[str] | None = None
+) -> list[Record]:
+    """Return up to `limit` records of a range, newest first, of the given types or of all."""
+    bindings = (after_seq, through_seq, None if types is None else _names(types), limit)
+    return [Record(*row) for row in db.execute(SQL.read_newest, bindings)]
+
+
+def _names(types: Collection[str]) -> str:
+    return msgspec.json.encode(sorted(types)).decode()

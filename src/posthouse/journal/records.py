@@ -1,8 +1,8 @@
 """Every record type of the journal: what its `ref` names, and the fields of its JSON body.
 
 A record is a fact: time, type, mesh, `actor` (who caused it), `ref` (what it is about), and a small JSON body.
-Readers rely on these shapes forever. If you add or change a type: 1. declare it in its area, below or in
-daemon_records (a change raises `version` and keeps old fields readable), 2. `make docs`, 3. the reader in the
+Readers rely on these shapes forever. If you add or change a type: 1. declare it in its area, below, in bus_records or
+in daemon_records (a change raises `version` and keeps old fields readable), 2. `make docs`, 3. the reader in the
 pipeline, 4. a test that writes it. Loads no SQLite: Spark workers use it.
 """
 
@@ -11,8 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import MappingProxyType
 
+import msgspec
+
+from posthouse.journal.bus_records import BUS
 from posthouse.journal.daemon_records import DAEMON, VIA, RecordType
 
+ERASED_PER_RECORD = 200  # keeps a record below 32 KiB
 _STORE = (
     RecordType(
         "journal.snapshot",
@@ -25,6 +29,28 @@ _STORE = (
     ),
     RecordType(
         "config.changed", "the name of the thing that changed", {"changes": "the new values by setting, always"}
+    ),
+    # Erased on request; expiring, pruning and archiving write no such record, because the lake keeps that content.
+    RecordType(
+        "content.erased",
+        "events or journal: the rows whose content was erased",
+        {
+            "seqs": "the erased rows in ascending order, at most ERASED_PER_RECORD, always",
+            "ids": "for each seq, the event id or the message id, always",
+            "digests": "for each seq, hex of the BLAKE3 digest of the event as it was served, or of the record's "
+            "canonical line; null if the store had no content any more; always",
+            "reason": "deleted (by the author), admin or erased, and after a colon words of the operator; always",
+        },
+    ),
+    # Removed by a limit of the mesh; the lake keeps what it has.
+    RecordType(
+        "content.swept",
+        "events",
+        {
+            "seqs": "the rows that lost their content, at most ERASED_PER_RECORD, always",
+            "digests": "for each seq, hex of the BLAKE3 digest of the event as it was served, always",
+            "reason": "age, versions or drop_oldest, always",
+        },
     ),
     # Aggregated: with one row per refusal a peer could fill the disk.
     RecordType(
@@ -43,7 +69,12 @@ _EVENTS = (
     RecordType(
         "event.accepted",
         "the event id",
-        {"kind": "the event's kind, always", "size": "bytes of its canonical form, always"},
+        {
+            "kind": "the event's kind, always",
+            "size": "bytes of its canonical form, always",
+            "mirrored_by": "the node that brought it from another relay",
+            "fence": "the resource of the fence of a mirrored event",
+        },
     ),
     RecordType(
         "message.accepted",
@@ -60,6 +91,7 @@ _EVENTS = (
             "mentions": "mentioned node ids",
             "reply_to": "the event id of the message that this one replies to",
             "from_agent": "the sender's agent, unless the host itself sent it",
+            "redirected": "true if the recipient is the successor of the key that the message names",
         },
     ),
     RecordType(
@@ -124,6 +156,18 @@ _DELIVERIES = (
         "delivery.purged",
         "the reader's node id",
         {"ids": _IDS, "recipient": "the reader's node id, always; actor is the operator"} | VIA,
+    ),
+    # it ends nothing: the delivery goes on under the successor
+    RecordType(
+        "delivery.moved",
+        "the node id of the successor",
+        {
+            "ids": _IDS,
+            "states": "for each id, the state of its delivery, always",
+            "senders": "for each id, the node id of its sender and, behind a slash, the sender's agent",
+            "agents": "for each id, the agent of the reader that it is for; empty for the default inbox",
+            "recipient": "the node id of the reader before; always",
+        },
     ),
     RecordType(
         "delivery.blocked", "the reader's node id", {"ids": _IDS, "sender": "the node id of the blocked sender, always"}
@@ -191,7 +235,19 @@ _FENCE_RULE = {"kind": "of the events, always", "d_prefix": "how their d tag beg
 # actor is the node that made the change.
 _MESHES = (
     RecordType("mesh.created", "the mesh", {"open": "true if every authenticated key is a member, always"}),
+    RecordType("mesh.suspended", "the mesh; no node may use it"),
+    RecordType("mesh.resumed", "the mesh"),
+    RecordType("mesh.deleted", "the mesh; everything that belongs to it is gone"),
+    RecordType(
+        "mesh.limits_set",
+        "the mesh",
+        {
+            "source": "mesh for its own limits, relay for those that the relay's admins allow; always",
+            "limits": "the whole set of limits, without those that are not set; always",
+        },
+    ),
     RecordType("mesh.changed", "the mesh", {"open": "true if every authenticated key is a member, always"}),
+    RecordType("mesh.approval_set", "the mesh", {"required": "true if an admin approves new keys of members, always"}),
     RecordType(
         "mesh.invited",
         "the id of the invite, never its code",
@@ -204,7 +260,10 @@ _MESHES = (
     RecordType(
         "mesh.invite_revoked",
         "the id of the invite",
-        {"reason": "revoked, or why its creator may not invite any more: creator_left, creator_demoted; always"},
+        {
+            "reason": "revoked, or why its creator may not invite any more: creator_left, creator_demoted, "
+            "creator_revoked; always"
+        },
     ),
     RecordType("mesh.access_set", "the node id, or * for all", _ACCESS),
     RecordType("mesh.access_removed", "the node id, or * for all"),
@@ -217,102 +276,61 @@ _MESHES = (
     ),
     RecordType("member.changed", "the node id", {"name": "its name in the mesh, always", "role": "its role, always"}),
     RecordType("member.left", "the node id"),
+    RecordType(
+        "member.rotated",
+        "the node id; all that it has in the mesh belongs to its successor now",
+        {"successor": "the node id of the successor, always"},
+    ),
+    RecordType(
+        "member.held",
+        "the node id of a member's new key; it has no right in the mesh until an admin approves it",
+        {"former": "the last key of the member that needed no approval, or had it; always"},
+    ),
+    RecordType("member.approved", "the node id of the new key; it has the rights of its member from now on"),
+    RecordType("member.refused", "the node id of the new key; records of its access and its removal follow"),
+    RecordType("member.revoked", "the node id; it has no right in the mesh any more"),
+    # of no mesh; after the records of the meshes that it changes
+    RecordType(
+        "key.retired",
+        "the node id; actor is the key itself, its recovery key, or an admin of the relay",
+        {
+            "reason": "rotated, recovered, replaced or revoked; always",
+            "successor": "the node id that takes its place",
+            "suspect_from_ns": "what the key signed from then on is marked",
+            "suspect_after_seq": "what the relay accepted from the key after this seq is marked",
+        },
+    ),
     RecordType("member.subscribed", "the node id", {"pattern": "the pattern of topics, always"}),
     RecordType("member.unsubscribed", "the node id", {"pattern": "the pattern of topics, always"}),
     RecordType("member.blocked", "the node id that actor blocks"),
     RecordType("member.unblocked", "the node id that actor unblocks"),
+    RecordType(
+        "webhook.added",
+        "the id of the webhook",
+        {"url_host": "the host, or mail domain, of its receiver, always", "preset": "what it sends, always"},
+    ),
+    RecordType("webhook.removed", "the id of the webhook"),
+    RecordType(
+        "webhook.parked",
+        "the id of the webhook",
+        {"seq": "the seq of the event that its receiver refused, always", "reason": "the last answer, always"},
+    ),
+    RecordType("webhook.suspended", "the id of the webhook", {"reason": "the last failure, always"}),
+    RecordType("webhook.ended", "the id of the webhook", {"reason": "the answer that ended it, always"}),
+    RecordType("webhook.resumed", "the id of the webhook", {"cursor": "the seq after which it goes on, always"}),
+    RecordType("webhook.replayed", "the id of the webhook", {"cursor": "the seq after which it sends again, always"}),
+    RecordType(
+        "webhook.in_added",
+        "the id of the incoming hook",
+        {
+            "node": "the node id of the hook, always",
+            "name": "its name in the mesh, always",
+            "destination": "where its messages go: #topic or a node id, always",
+        },
+    ),
+    RecordType("webhook.in_removed", "the id of the incoming hook"),
     RecordType("topic.created", "the topic"),
     RecordType("topic.removed", "the topic"),
-)
-_MESSAGE = "the message id"
-_ENDPOINT = {
-    "endpoint": "the subject of the endpoint, always",
-    "endpoint_hash": "the name of its mailbox, always",
-}
-_DEAD_MESSAGE = _ENDPOINT | {
-    "subject": "the subject of the message, always",
-    "created_at_ms": "Unix milliseconds of the message, always",
-    "expires_at_ms": "Unix milliseconds when it expires, always",
-}
-_RESERVED = "[journal seq, boot time in ns, 1 if it counted for the rate] at the time of the decision"
-_BOOT = "boot time in ns of the report to the breaker, absent if the breaker was told nothing"
-# actor is the subject of the sender.
-_BUS = (
-    RecordType(
-        "bus.published",
-        _MESSAGE,
-        _ENDPOINT
-        | {
-            "envelope": "the complete envelope as stored, always",
-            "published_to": "the wildcard subject that was published to",
-            "requeued_from": "the id of the dead letter it was made from",
-            "reserved": _RESERVED,
-        },
-    ),
-    RecordType("bus.handled", _MESSAGE, _ENDPOINT | {"handler_ms": "total time of the handlers"}),
-    RecordType(
-        "bus.failed", _MESSAGE, _DEAD_MESSAGE | {"reason": "the exception of the handler, always", "boot_ns": _BOOT}
-    ),
-    RecordType(
-        "bus.dead",
-        _MESSAGE,
-        _DEAD_MESSAGE
-        | {
-            "reason": "why it is a dead letter, always",
-            "refused": "access_denied or budget_exceeded when a rule refused the publish",
-            "budget": "the budget that the rules checked",
-            "in_reply_to": "the message that it answers, if it is a return",
-            "reserved": _RESERVED,
-        },
-    ),
-    RecordType(
-        "bus.redelivered",
-        f"{_MESSAGE}; it waits in its mailbox again, because the process that had taken it ended",
-        _ENDPOINT
-        | {
-            "attempt": "how often it was started before and not finished, always",
-            "adopted": "true if bus.db had lost its row",
-        },
-    ),
-    RecordType("bus.requeued", "the id of the dead letter", _ENDPOINT | {"message_id": "the new message, always"}),
-    RecordType(
-        "bus.purged",
-        "the mailbox",
-        {
-            "ids": "ids of the deleted dead letters, always",
-            "by_limit": "true if the refused messages of the mailbox had too many dead letters",
-        },
-    ),
-    RecordType(
-        "bus.trimmed",
-        "the mailbox",
-        {"ids": "ids of the dead letters of refused messages whose payload was deleted to make room, always"},
-    ),
-    RecordType("bus.registered", "the endpoint", _ENDPOINT | {"owner": "the owner, who alone may register it again"}),
-    RecordType("bus.unregistered", "the endpoint", _ENDPOINT),
-    RecordType(
-        "bus.refused",
-        "the reason",
-        {
-            "reason": "access_denied, rate_limited, backpressure, circuit_open or budget_exceeded; always",
-            "key": "the sender and the endpoint, always",
-            "minute": "the Unix minute, always",
-            "count": "number of refusals in that minute, always",
-            "endpoint_hash": "the mailbox, or * for the rate",
-            "moments": "each refusal as [journal seq, boot time in ns, count]",
-            "by_dead_letters": "true if the mailbox had room, but too many dead letters",
-            "charged": "true if these publishes counted for the rate and left no other record",
-        },
-    ),
-    RecordType(
-        "bus.withdrawn",
-        _MESSAGE,
-        _ENDPOINT | {"reserved": f"{_RESERVED}; its file could not be written", "boot_ns": _BOOT},
-    ),
-    RecordType("bus.served", "the endpoint; a process now serves it and its breaker is closed", _ENDPOINT),
-    RecordType("bus.left", "the endpoint; no process serves it now", _ENDPOINT),
-    RecordType("bus.breaker_reset", "the endpoint whose breaker was closed by hand", _ENDPOINT),
-    RecordType("bus.booted", "the boot id; boot times of earlier records cannot be compared with later ones", {}),
 )
 _PINCH = (
     RecordType(
@@ -355,4 +373,23 @@ def types_by_name(declared: Iterable[RecordType]) -> MappingProxyType[str, Recor
     return MappingProxyType(types)
 
 
-RECORD_TYPES = types_by_name((*_STORE, *_EVENTS, *_DELIVERIES, *_LOCKS, *_MESHES, *_BUS, *DAEMON, *_PINCH))
+RECORD_TYPES = types_by_name((*_STORE, *_EVENTS, *_DELIVERIES, *_LOCKS, *_MESHES, *BUS, *DAEMON, *_PINCH))
+#: The types with content.
+CONTENT_TYPES = tuple(name for name, declared in RECORD_TYPES.items() if declared.content)
+
+
+def without_content(type_: str, body: str) -> str:
+    """Return the body of a record with its content emptied; the same text if nothing is left to erase."""
+    if type_ not in CONTENT_TYPES:
+        return body
+    decoded = msgspec.json.decode(body)
+    is_changed = False
+    for path in RECORD_TYPES[type_].content:
+        *parents, name = path.split(".")
+        holder = decoded
+        for each in parents:
+            holder = holder.get(each) if isinstance(holder, dict) else None
+        if isinstance(holder, dict) and holder.get(name):
+            holder[name] = "" if isinstance(holder[name], str) else None
+            is_changed = True
+    return msgspec.json.encode(decoded).decode() if is_changed else body

@@ -1,4 +1,4 @@
-"""Replace a store by a backup, go on from a file that was put in its place by hand, or write a store anew.
+"""Replace a store by a backup, go on from a file that was put in its place by hand, rewrite a store or shrink it.
 
 The restored store continues the backup's journal under a new epoch, so that its new records cannot be mistaken for
 the lost ones. A restore is refused while any process has the store open. The backup is first copied, verified and
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import glob
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -22,15 +23,32 @@ from posthouse.journal.verify import verify_database
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.sqlite.backup import backup_store
-from posthouse.sqlite.connection import Durability, open_writer, safe_path, translate
-from posthouse.sqlite.schema import Component, migrate
+from posthouse.sqlite.connection import Durability, create_private, open_reader, open_writer, safe_path, translate
+from posthouse.sqlite.schema import migrate
 from posthouse.sqlite.store_lock import StoreLock, clear_marker, refuse_half_restored, set_marker
+from posthouse.storage.sql_files import Component
 
 Adjust = Callable[[apsw.Connection], None]
 
 
 def _no_adjustment(_db: apsw.Connection) -> None:
     pass
+
+
+@contextmanager
+def replacement(target: Path) -> Iterator[Path]:
+    """Yield the name of a new file, which replaces the store at `target` when the block ends without an error.
+
+    The caller holds the store's lock exclusively, and leaves one file: no write-ahead log.
+    """
+    _remove_leftovers(target)
+    fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.restored")
+    try:
+        yield fresh
+        sync_file(fresh)
+        _swap(fresh, target)
+    finally:
+        _remove_with_wal(fresh)
 
 
 def restore_store(
@@ -47,16 +65,9 @@ def restore_store(
     target = safe_path(target)
     store_lock = StoreLock(target, exclusive=True)
     try:
-        _remove_leftovers(target)
-        fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.restored")
-        try:
+        with replacement(target) as fresh:
             backup_store(backup, fresh)
-            epoch = _start_epoch(fresh, backup, components, clock, adjust)
-            sync_file(fresh)
-            _swap(fresh, target)
-        finally:
-            _remove_with_wal(fresh)
-        return epoch
+            return _start_epoch(fresh, backup, components, clock, adjust)
     finally:
         store_lock.close()
 
@@ -76,20 +87,47 @@ def rebuild_store(
     store_lock = StoreLock(target, exclusive=True)
     try:
         refuse_half_restored(target)
-        _remove_leftovers(target)
-        _migrate(target, components)
-        fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.restored")
-        try:
+        migrate_file(target, components)
+        with replacement(target) as fresh:
             _copy_tables(target, fresh, components, derived, fill)
-            sync_file(fresh)
-            _swap(fresh, target)
-        finally:
-            _remove_with_wal(fresh)
     finally:
         store_lock.close()
 
 
-def _migrate(path: Path, components: tuple[Component, ...]) -> None:
+def compact_store(target: Path) -> None:
+    """Rewrite the store at `target` without its free pages; from then on it can give pages back while it is in use.
+
+    Needs as much free space as the store has content. A store that is damaged stays as it is.
+    """
+    target = safe_path(target)
+    store_lock = StoreLock(target, exclusive=True)
+    try:
+        refuse_half_restored(target)
+        with replacement(target) as fresh:
+            _vacuum_into(target, fresh)
+    finally:
+        store_lock.close()
+
+
+def _vacuum_into(source: Path, fresh: Path) -> None:
+    create_private(fresh)
+    db = open_writer(source, Durability.FULL)
+    try:
+        db.pragma("auto_vacuum", "incremental")
+        db.execute("VACUUM INTO ?", (str(fresh),))
+    except apsw.Error as exc:
+        raise translate(exc, str(source)) from exc
+    finally:
+        db.close()
+    copy = open_reader(fresh)
+    try:
+        _refuse_damaged(copy, source)
+    finally:
+        copy.close()
+
+
+def migrate_file(path: Path, components: tuple[Component, ...]) -> None:
+    """Bring a store that is not open to the newest schema."""
     db = open_writer(path, Durability.FULL)
     try:
         migrate(db, path, components)

@@ -23,10 +23,11 @@ from posthouse.model.errors import Fatal
 from posthouse.sqlite.checkpoint import Checkpointer
 from posthouse.sqlite.connection import Durability, open_writer, safe_path
 from posthouse.sqlite.read_pool import ReadPool
-from posthouse.sqlite.schema import Component, check_known_schema, migrate
+from posthouse.sqlite.schema import check_known_schema, migrate
 from posthouse.sqlite.store_lock import StoreLock, refuse_half_restored
 from posthouse.sqlite.transaction import DirectWriter
-from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS, Writer
+from posthouse.storage.sql_files import Component
+from posthouse.storage.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS, Writer
 
 JOURNAL = Component("journal", "posthouse.journal")
 
@@ -71,6 +72,7 @@ class _OpenStore(Generic[WriterT]):
         vfs: str | None,
         readers: int,
         restart_at_pages: int | None,
+        may_shrink: bool = False,
     ) -> None:
         self.path = safe_path(path)
         self.clock = clock
@@ -80,7 +82,7 @@ class _OpenStore(Generic[WriterT]):
         self._refuse_writes: Callable[[Fatal], None] | None = None  # None until the writer is open
         with ExitStack() as opened:
             opened.callback(StoreLock(self.path).close)
-            self._prepare((JOURNAL, *components))
+            self._prepare((JOURNAL, *components), may_shrink=may_shrink)
             self.pool = ReadPool(self.path, clock, size=readers, vfs=vfs)
             # The checkpointer closes after the pool: a read-only connection that closes last leaves its WAL behind.
             self.checkpointer = self._start_checkpoints(restart_at_pages)
@@ -104,10 +106,10 @@ class _OpenStore(Generic[WriterT]):
         """Return the state of writer, readers and WAL."""
         return self.writer.statistics() | self.pool.statistics() | self.checkpointer.statistics()
 
-    def _prepare(self, components: tuple[Component, ...]) -> None:
+    def _prepare(self, components: tuple[Component, ...], *, may_shrink: bool) -> None:
         refuse_half_restored(self.path)
         check_known_schema(self.path, components, vfs=self._vfs)
-        db = open_writer(self.path, self._durability, vfs=self._vfs)
+        db = open_writer(self.path, self._durability, vfs=self._vfs, may_shrink=may_shrink)
         try:
             migrate(db, self.path, components)
             begin_first_epoch(db, self.clock.wall_ns())
@@ -162,11 +164,13 @@ class Store(_OpenStore[Writer[JournalTransaction]]):
         restart_at_pages: int | None = None,
         max_items: int = MAX_WAITING_ITEMS,
         max_bytes: int = MAX_WAITING_BYTES,
+        may_shrink: bool = False,
     ) -> None:
         """Open the store.
 
-        A WAL of `restart_at_pages` is copied into the database and restarted. At most `max_items` of together
-        `max_bytes` wait for the writer; beyond that it raises store_busy.
+        A new one with `may_shrink` can give free pages back to the file system while it is in use. A WAL of
+        `restart_at_pages` is copied into the database and restarted. At most `max_items` of together `max_bytes` wait
+        for the writer; beyond that it raises store_busy.
         """
         super().__init__(
             path,
@@ -180,6 +184,7 @@ class Store(_OpenStore[Writer[JournalTransaction]]):
             vfs=vfs,
             readers=readers,
             restart_at_pages=restart_at_pages,
+            may_shrink=may_shrink,
         )
 
 

@@ -9,8 +9,10 @@ NodeKey keeps its secret out of repr, pickles and copies; only `reveal_seed` ret
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NoReturn, Self
 
@@ -52,16 +54,17 @@ def _point_fault(public: bytes) -> str | None:
 
 SEED_BYTES = 32
 SIGNATURE_BYTES = 64
+_DERIVED = b"posthouse derive"  # keeps derived secrets apart from other uses of the seed as a key
 _CHECKED_KEYS = 4096  # cached valid node ids: the check costs nearly as much as a signature
 
 
 class NodeKey:
     """The private key of a node with its public key and node id."""
 
-    __slots__ = ("_secret", "node", "public")
+    __slots__ = ("_secret", "former", "node", "public")
 
-    def __init__(self, seed: bytes) -> None:
-        """Derive the key pair from its seed of 32 bytes."""
+    def __init__(self, seed: bytes, former: Sequence[NodeKey] = ()) -> None:
+        """Derive the key pair from its seed of 32 bytes; `former` are the keys whose place it has taken."""
         if len(seed) != SEED_BYTES:
             raise ValueError(f"a seed has {SEED_BYTES} bytes")
         #: The public key, 32 bytes.
@@ -69,11 +72,17 @@ class NodeKey:
         self.public, self._secret = crypto_sign_seed_keypair(seed)
         #: The node id.
         self.node = node_id(self.public)
+        #: Keys whose place this one has taken, the latest first: they only open what was sealed for them.
+        self.former = tuple(former)
 
     @classmethod
     def generate(cls) -> Self:
         """Create a new key from the system's random source."""
         return cls(secrets.token_bytes(SEED_BYTES))
+
+    def stands_for(self, node: str) -> bool:
+        """Return True if a node id is that of this key, or of a key whose place it has taken."""
+        return node == self.node or any(node == key.node for key in self.former)
 
     def sign(self, message: bytes) -> bytes:
         """Return the Ed25519 signature (64 bytes) of exactly these bytes."""
@@ -82,6 +91,10 @@ class NodeKey:
     def exchange_secret(self) -> bytes:
         """Return the X25519 secret of this key, for sealing."""
         return crypto_sign_ed25519_sk_to_curve25519(self._secret)
+
+    def derive(self, purpose: bytes) -> bytes:
+        """Return a secret of 32 bytes for one purpose; it reveals neither the key nor the secret of another one."""
+        return hashlib.blake2b(purpose, digest_size=32, key=self._secret[:SEED_BYTES], person=_DERIVED).digest()
 
     def reveal_seed(self) -> bytes:
         """Return the secret seed, for key files and key formats; never log it."""

@@ -2,20 +2,26 @@
 
     {"format": "posthouse-key-v1", "node": "ed25519:<hex>", "seed": "<64 hex>"}
 
-Invariant: a key file appears complete or not at all and is never overwritten; a file that other users can access,
-that belongs to another user or is a symbolic link is refused. A path may also name an OpenSSH private key. If you
-change the format: give it a new name, keep reading the old one, add a test with a file of each.
+Invariant: a key file appears complete or not at all; a file that other users can access, that belongs to another user
+or is a symbolic link is refused. A path may also name an OpenSSH private key. Only a rotation replaces a key file, in
+steps that each leave a working key: `key.next.json` holds the successor until the relay has accepted it, then the old
+key is copied to `key.<16 digits>.json`, and the successor takes its place. Former keys beside a key file are loaded
+with it, because mail may be sealed for them. If you change the format: give it a new name, keep reading the old one,
+add a test with a file of each.
 """
 
 from __future__ import annotations
 
+import glob
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from posthouse.files import create_atomic, private_dir, read_private
+from posthouse.files import create_atomic, fsync_dir, private_dir, read_private
 from posthouse.keys import ssh
 from posthouse.keys.identity import SEED_BYTES, NodeKey
 from posthouse.model.errors import error
@@ -33,7 +39,11 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load(path: str | os.PathLike[str], passphrase: str | bytes | None = None) -> NodeKey:
-    """Return the key in a posthouse key file or an OpenSSH private key file."""
+    """Return the key in a posthouse key file or an OpenSSH private key file, with the former keys beside it."""
+    return _load(Path(path), passphrase, load_former(path))
+
+
+def _load(path: Path, passphrase: str | bytes | None = None, former: Sequence[NodeKey] = ()) -> NodeKey:
     source = os.fspath(path)
     try:
         text = read_private(path).decode()
@@ -43,7 +53,7 @@ def load(path: str | os.PathLike[str], passphrase: str | bytes | None = None) ->
         # the exception carries the bytes, which may be secret
         raise error("key_malformed", source=source, reason="it is not text") from None
     if text.lstrip().startswith("{"):
-        return _parse(text, source)
+        return _parse(text, source, former)
     return ssh.read_private_key(text, passphrase, source=source)
 
 
@@ -65,6 +75,54 @@ def load_or_create(path: str | os.PathLike[str], passphrase: str | bytes | None 
     return load(target, passphrase)
 
 
+_FORMER_DIGITS = 16
+_FORMER = re.compile(r"(?P<stem>.+)\.[0-9a-f]{16}\.json")
+
+
+def next_path(path: str | os.PathLike[str]) -> Path:
+    """Return where the successor of the key at `path` is kept until the relay has accepted it."""
+    target = Path(path)
+    return target.with_name(f"{target.stem}.next.json")
+
+
+def former_path(path: str | os.PathLike[str], node: str) -> Path:
+    """Return where a former key of the key file at `path` is kept."""
+    target = Path(path)
+    return target.with_name(f"{target.stem}.{node.rpartition(':')[2][:_FORMER_DIGITS]}.json")
+
+
+def load_former(path: str | os.PathLike[str]) -> list[NodeKey]:
+    """Return the former keys beside a key file, the latest first."""
+    target = Path(path)
+    found = [each for each in target.parent.glob(f"{glob.escape(target.stem)}.*.json") if _is_former(each, target)]
+    return [_load(each) for each in sorted(found, key=lambda each: each.stat().st_mtime_ns, reverse=True)]
+
+
+def _is_former(path: Path, target: Path) -> bool:
+    match = _FORMER.fullmatch(path.name)
+    return match is not None and match["stem"] == target.stem
+
+
+def prepare_next(path: str | os.PathLike[str]) -> NodeKey:
+    """Return the successor that is to take the place of the key at `path`; the same one until it has."""
+    if not Path(path).read_text(encoding="utf-8", errors="replace").lstrip().startswith("{"):
+        reason = "an OpenSSH key is not replaced; `posthouse keys import` makes a key file of it"
+        raise error("key_malformed", source=os.fspath(path), reason=reason)
+    return load_or_create(next_path(path))
+
+
+def promote_next(path: str | os.PathLike[str]) -> NodeKey:
+    """Let the successor take the place of the key at `path`, which stays beside it; return the successor.
+
+    A crash between two steps leaves the old key in place, and the next call finishes.
+    """
+    target = Path(path)
+    _store(former_path(target, _load(target).node), _load(target))
+    next_path(target).replace(target)
+    fsync_dir(target.parent)
+    return load(target)
+
+
 def _store(target: Path, key: NodeKey) -> bool:
     private_dir(target.parent)
     content = _Content(FORMAT, key.node, key.reveal_seed().hex())
@@ -75,7 +133,7 @@ def _store(target: Path, key: NodeKey) -> bool:
     return True
 
 
-def _parse(text: str, source: str) -> NodeKey:
+def _parse(text: str, source: str, former: Sequence[NodeKey] = ()) -> NodeKey:
     try:
         content = msgspec.json.decode(text, type=_Content)
         seed = bytes.fromhex(content.seed)
@@ -84,7 +142,7 @@ def _parse(text: str, source: str) -> NodeKey:
         raise error("key_malformed", source=source, reason="it is not a key file of posthouse") from None
     if len(seed) != SEED_BYTES:
         raise error("key_malformed", source=source, reason="its seed has the wrong length")
-    key = NodeKey(seed)
+    key = NodeKey(seed, former)
     if key.node != content.node:
         raise error("key_malformed", source=source, reason="its seed does not belong to its node id")
     return key

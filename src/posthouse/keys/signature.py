@@ -1,27 +1,33 @@
-"""Signatures of a node over bytes, in the two forms that an event may carry; `verify` accepts both.
+"""Signatures of a node over bytes, in the three forms that an event may carry; `verify` accepts all.
 
     native   128 lower-case hex digits: Ed25519 over the bytes themselves
     sshsig   the armor of `ssh-keygen -Y sign`:
              "SSHSIG" 00000001 string(public key blob) string(namespace) string("") string(hash) string(signature blob)
              signed: "SSHSIG" string(namespace) string("") string(hash) string(hash of the message)
+    batch    posthouse.keys.batch_signature
 
 Parsing is exact: other namespaces, hashes, key types, reserved data and trailing bytes are refused. `verify` spends
-its time in libsodium with the interpreter lock released, so threads verify in parallel. If you change sshsig:
-docs/protocol.md, its vectors, and the tests against ssh-keygen.
+its time in libsodium with the interpreter lock released, so threads verify in parallel. The signature over the root of
+a batch is verified once and kept for the batch's other events. If you change sshsig: docs/protocol.md, its vectors, and
+the tests against ssh-keygen.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Literal, get_args
 
+from blake3 import blake3
 from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
+from posthouse.keys.batch_signature import read_batch_signature
 from posthouse.keys.identity import NodeKey, public_key
 from posthouse.keys.ssh import KEY_TYPE, Reader, armor, pack, pack_public, unarmor, unpack_public
 from posthouse.model.errors import error
+from posthouse.model.event import BATCH_PREFIX, is_unknown_form
 from posthouse.model.limits import SIGNATURE_ARMOR_MAX_CHARS
 
 HashName = Literal["sha256", "sha512"]
@@ -32,6 +38,7 @@ _MAGIC = b"SSHSIG"
 _VERSION = 1
 _COLUMNS = 70  # as ssh-keygen wraps
 _SIGNATURE_BYTES = 64
+_VERIFIED_BATCHES = 1_024  # about 300 KiB; the events of a batch come together
 
 
 def sshsig_signed_bytes(message: bytes, hash_name: HashName) -> bytes:
@@ -103,15 +110,25 @@ def sign_sshsig(key: NodeKey, message: bytes, hash_name: HashName = "sha512") ->
 
 
 def verify(node: str, message: bytes, signature: str) -> None:
-    """Raise signature_invalid unless `signature`, in either form, is by `node` over exactly these bytes."""
+    """Raise signature_invalid unless `signature`, in any form, is by `node` over exactly these bytes."""
     public = public_key(node)
     if _NATIVE.fullmatch(signature):
         _check(node, public, message, bytes.fromhex(signature))
     elif signature.startswith(SSHSIG_BEGIN):
         hash_name, raw = read_sshsig(signature, public)
         _check(node, public, sshsig_signed_bytes(message, hash_name), raw)
+    elif signature.startswith(BATCH_PREFIX):
+        batch = read_batch_signature(signature)
+        _check_batch(node, public, batch.signed_bytes(blake3(message).digest()), batch.signature)
+    elif is_unknown_form(signature):
+        raise error("signature_form_unknown", form=signature.partition(".")[0])
     else:
         raise error("signature_malformed", reason="it is neither 128 lower-case hex digits nor an SSH signature")
+
+
+@lru_cache(maxsize=_VERIFIED_BATCHES)  # it keeps what was verified; an exception is not kept
+def _check_batch(node: str, public: bytes, signed: bytes, raw: bytes) -> None:
+    _check(node, public, signed, raw)
 
 
 def _check(node: str, public: bytes, message: bytes, raw: bytes) -> None:

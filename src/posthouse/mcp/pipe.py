@@ -34,11 +34,11 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _OPTIONS = ("--as", "--dir", "--mesh")
 
 
-def run(words: Sequence[str]) -> int | None:
-    """Serve until stdin ends; None if the words are not options of the pipe."""
+def run(words: Sequence[str]) -> int | Sequence[str]:
+    """Serve until stdin ends; return the words themselves if they are not options of the pipe."""
     options = read_options(words)
     if options is None:
-        return None
+        return words
     mesh = options.get("--mesh")
     pipe = Pipe(directories(options.get("--dir"), mesh), options.get("--as"), mesh)
     try:
@@ -369,4 +369,5 @@ def _unreachable(place: str, failure: OSError | ValueError) -> PosthouseError:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]) or 0)
+    if run(sys.argv[1:]) != 0:
+        sys.exit("usage: python -m posthouse.mcp.pipe [--as NAME] [--dir DIRECTORY] [--mesh MESH]")

@@ -31,6 +31,10 @@ AGENT_HINTS: dict[str, str] = {
     "budget_exceeded": "This conversation has used up its budget. If it must go on, `send` without `reply_to`.",
     "idempotency_key_reused": "Repeat the call unchanged, or leave `idempotency_key` out to send a new message.",
     "id_invalid": "Use an id exactly as `inbox`, `read` or `send` gave it; leave `idempotency_key` out.",
+    "no_responder": "It is not online. `send` without `wait_s`: it reads the message when it is back.",
+    "responder_busy": "It is busy. `send` without `wait_s`: it reads the message later.",
+    "request_failed": "It could not do it, for the reason above.",
+    "request_timeout": "No reply in time; it will not act on the message now. `send` again with more `wait_s`.",
     "queue_full": "The reader has to read first. `send` again later.",
     "rate_limited": _LATER,
     "insufficient_storage": _USER + "The disk of this host is full, or the relay has been away for long.",
@@ -61,6 +65,7 @@ AGENT_HINTS: dict[str, str] = {
     "daemon_busy": _LATER,
     "daemon_stopping": _LATER,
     "not_member": _USER + "The host is not a member of the mesh `{mesh}`.",
+    "key_not_approved": _USER + "The new key of this host waits for an admin of the mesh `{mesh}`.",
     "right_missing": _USER + "The host has no right to do this.",
 }
 

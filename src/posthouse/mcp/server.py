@@ -32,6 +32,7 @@ from posthouse.mcp.tools.sending import SEND, STATUS
 from posthouse.mcp.tools.who import TOPIC, WHO
 from posthouse.model.address import AGENT_NAME_MAX_CHARS
 from posthouse.model.errors import PosthouseError, error
+from posthouse.tracing import TRACEPARENT, continuing
 
 log = structlog.get_logger(__name__)
 #: by name; the order is fixed, so that clients can cache the list
@@ -207,7 +208,8 @@ class McpSession:
         try:
             arguments = tool.read_arguments(protocol.params_of(message).get("arguments"))
             agent = await self.agent()
-            answer = await tool.run(self._context(tool, agent, message, notify), arguments)
+            with continuing(protocol.meta_of(message).get(TRACEPARENT)):
+                answer = await tool.run(self._context(tool, agent, message, notify), arguments)
         except PosthouseError as failure:
             return refused(failure)
         except Exception as failure:

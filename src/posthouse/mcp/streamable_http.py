@@ -24,6 +24,7 @@ from posthouse.mcp.protocol import Message, ProtocolError
 from posthouse.mcp.server import McpServer, McpSession
 from posthouse.model.errors import error
 from posthouse.model.limits import MIB
+from posthouse.tracing import TRACEPARENT, continuing
 
 PATH = "/mcp"
 BODY_MAX_BYTES = MIB
@@ -109,7 +110,8 @@ class _Exchange:
         self._stream: web.StreamResponse | None = None
 
     async def answer(self, session: McpSession, message: Message) -> HttpResponse:
-        answer = await session.answer(message, self._notify)
+        with continuing(self._request.headers.get(TRACEPARENT)):
+            answer = await session.answer(message, self._notify)
         if self._stream is not None:
             if answer is not None:
                 await self._write(self._stream, answer)

@@ -156,7 +156,9 @@ class ToolSpec:
 
 
 #: what the arguments refuse anyway; a schema that says so costs every agent tokens at every turn
-_OMITTED_KEYWORDS = frozenset({"title", "default", "description", "additionalProperties", "minimum"})
+_OMITTED_KEYWORDS = frozenset(
+    {"title", "default", "description", "additionalProperties", "minimum", "exclusiveMinimum"}
+)
 _REFERENCE = "#/$defs/"
 
 

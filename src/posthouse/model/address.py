@@ -22,12 +22,13 @@ DEFAULT_INBOX = ""
 AGENT_HEADER = "Posthouse-Agent"
 #: environment variable that names the agent a program acts for
 AGENT_ENV = "POSTHOUSE_AGENT"
-_AGENT = re.compile(rf"[a-z0-9][a-z0-9-]{{0,{AGENT_NAME_MAX_CHARS - 1}}}")
+#: the form of an agent name
+AGENT_NAME = re.compile(rf"[a-z0-9][a-z0-9-]{{0,{AGENT_NAME_MAX_CHARS - 1}}}")
 
 
 def is_agent_name(text: str) -> bool:
     """Return True if a text has the form of an agent name."""
-    return _AGENT.fullmatch(text) is not None
+    return AGENT_NAME.fullmatch(text) is not None
 
 
 def validate_agent_name(name: str) -> str:

@@ -11,6 +11,9 @@ from typing import Any
 
 import msgspec
 
+from posthouse.model.mesh_limits import MeshLimits
+from posthouse.model.request import AnswerState
+
 
 class DeliveryState(msgspec.Struct, frozen=True):
     """How far a message has come to one recipient; None for what has not happened."""
@@ -60,6 +63,112 @@ class MessageStates(msgspec.Struct, frozen=True):
     not_queued: tuple[NotQueued, ...] = ()
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """One answer to a request."""
+
+    state: AnswerState
+    message_id: str
+    #: node id of the responder
+    sender: str
+    #: the responder's agent; "" for its host
+    from_agent: str
+    #: the answer in the clear, or the reason of a refusal; None if it could not be opened
+    body: str | None
+    meta: dict[str, Any] | None = None
+    #: the responder's member name, where it is known
+    sender_name: str | None = None
+    #: error code, if it could not be opened
+    undecryptable: str | None = None
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """A webhook, without its secret."""
+
+    id: str
+    mesh: str
+    #: it sends what this node may read
+    creator: str
+    url: str
+    #: json, ntfy, slack or email
+    preset: str
+    #: hmac or ed25519
+    signing: str
+    filters: list[dict[str, Any]]
+    record_types: list[str]
+    #: whether it sends messages to the creator's default inbox
+    inbox: bool
+    #: active, suspended or ended
+    state: str
+    created_at_ns: int
+    #: everything up to this seq was sent, parked or did not match
+    cursor: int
+    #: failed attempts to send the next event
+    attempts: int
+    #: before that it sends nothing
+    next_attempt_at_ns: int | None
+    failing_since_ns: int | None
+    last_error: str | None
+    last_sent_at_ns: int | None
+    #: events that the receiver refused
+    parked: int
+
+
+class WebhookParked(msgspec.Struct, frozen=True):
+    """An event that the receiver of a webhook refused."""
+
+    seq: int
+    reason: str
+    parked_at_ns: int
+    #: whether it is about to be sent again
+    is_due: bool
+
+
+class AddedWebhook(msgspec.Struct, frozen=True):
+    """A webhook, and what its receiver verifies requests with: the secret, or the public key."""
+
+    webhook: Webhook
+    verification_key: str
+
+
+class IncomingHook(msgspec.Struct, frozen=True):
+    """An incoming hook, without its secrets."""
+
+    id: str
+    mesh: str
+    name: str
+    node: str
+    destination: str
+    to_agent: str
+    template: str
+    priority: str
+    is_github: bool
+    max_bytes: int
+    rate_per_minute: int
+    created_at_ns: int
+
+
+class AddedIncomingHook(msgspec.Struct, frozen=True):
+    """An incoming hook, the path of its URL, and the secret to enter at GitHub."""
+
+    hook: IncomingHook
+    path: str
+    github_secret: str | None
+
+
+class WebhookList(msgspec.Struct, frozen=True):
+    """The webhooks of a mesh that the caller may see."""
+
+    webhooks: list[Webhook]
+    incoming: list[IncomingHook]
+
+
+class WebhookDetail(msgspec.Struct, frozen=True):
+    """A webhook and the oldest events that its receiver refused."""
+
+    webhook: Webhook
+    parked: list[WebhookParked]
+
+
 class Queue(msgspec.Struct, frozen=True):
     """One reader's queue."""
 
@@ -71,7 +180,7 @@ class Queue(msgspec.Struct, frozen=True):
     #: ids of confirmations that wait for this node as their sender
     confirmations: int
     oldest_ns: int | None
-    #: unconfirmed messages that were sent
+    #: unconfirmed messages that were sent: all before the first that was not
     in_flight: int = 0
 
 
@@ -205,8 +314,97 @@ class ArchivedRange(msgspec.Struct, frozen=True):
     to_seq: int
     #: over the records' canonical lines
     digest: str
-    #: over the events without an expiration, as they are served
+    #: over the content digests of events without an expiration, those of erased events included
     contents: str
+    contents_version: int = 2
+
+
+class MeshLimitSets(msgspec.Struct, frozen=True):
+    """The limits of a mesh that hold, its own, and those that admins of the relay allow."""
+
+    limits: MeshLimits
+    own: MeshLimits
+    allowed: MeshLimits
+
+
+class MeshUsage(msgspec.Struct, frozen=True):
+    """What a mesh has stored, and the limits that hold."""
+
+    mesh: str
+    #: active or suspended
+    state: str
+    #: events with content
+    events: int
+    #: bytes of their JSON
+    bytes: int
+    #: listed ones
+    members: int
+    topics: int
+    limits: MeshLimits
+
+
+class DeleteRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Events that an administrator wants deleted: those that meet every condition; at least one must be given."""
+
+    author: str | None = None
+    mesh: str | None = None
+    ids: tuple[str, ...] | None = None
+    #: created before this time
+    before_ns: int | None = None
+    #: a filter as in REQ
+    filter: dict[str, Any] | None = None
+    #: in the administrator's words; readers of the events see it
+    reason: str = ""
+    #: count the events and delete none
+    dry_run: bool = False
+    #: go on after this seq
+    after_seq: int = 0
+
+
+class ClusterRelay(msgspec.Struct, frozen=True):
+    """One relay of a store, as another one sees it."""
+
+    #: names one run of the relay
+    relay_id: str
+    #: under which the other relays reach it
+    url: str
+    #: counter that it raises in the store twice a second
+    beat: int
+    #: for how long the counter has not changed, on the clock of the relay that answers
+    silent_s: float
+    is_self: bool
+    is_leader: bool
+    is_alive: bool
+
+
+class ClusterState(msgspec.Struct, frozen=True):
+    """The relays of a store as one of them sees them."""
+
+    #: of the relay that answers; None: it is alone on its store
+    relay_id: str | None
+    #: relay that leads; None: there is none now
+    leader: str | None
+    term: int | None
+    relays: list[ClusterRelay]
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """The size of the store in bytes, before and after its free space was given back."""
+
+    before: int
+    after: int
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """How far a request to delete came."""
+
+    matched: int
+    #: events that lost their content now
+    erased: int
+    #: the newest seq of the journal
+    head: int
+    #: where the next request goes on; None: all is done
+    through_seq: int | None = None
 
 
 class Pruned(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ import msgspec
 from posthouse.model.errors import error
 from posthouse.model.limits import BUDGET_CALLS, BUDGET_MAX_HOPS, BUDGET_TTL_MS, INT64_MAX
 from posthouse.model.strict_json import convert_or_refuse, refuse_duplicate_keys
-from posthouse.model.subjects import validate_subject
+from posthouse.model.subjects import takes_answers, validate_subject
 
 #: "hops": hops, calls and ttl bound a line; "chain": a line also reaches each endpoint at most once, returns excepted
 CycleRule = Literal["chain", "hops"]
@@ -109,9 +109,15 @@ def find_answered(destination: str, causes: Iterable[Cause]) -> Cause | None:
     for cause in causes:
         if cause.is_return:
             return None
-        if answered is None and destination in (cause.sender, cause.reply_to):
+        if answered is None and (destination in (cause.sender, cause.reply_to) or _is_marked(destination, cause)):
             answered = cause
     return answered
+
+
+def _is_marked(destination: str, cause: Cause) -> bool:
+    """Return True for a reply to a request whose last token says what it is, such as partial."""
+    reply_to = cause.reply_to
+    return reply_to is not None and takes_answers(reply_to) and destination.rpartition(".")[0] == reply_to
 
 
 def effective_budget(

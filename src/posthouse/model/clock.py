@@ -21,10 +21,14 @@ from pathlib import Path
 from typing import Protocol
 
 from posthouse.model.errors import error
-from posthouse.model.limits import SECOND_NS
+from posthouse.model.limits import INT64_MAX, SECOND_NS
 
 TEST_CLOCK_ENV = "POSTHOUSE_TEST_CLOCK"
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+STEADY_S = (
+    3_600.0  # without a step, before content is deleted by its age: time for NTP, or a person, to set a clock right
+)
+_STEP_NS = 5 * SECOND_NS  # between two looks; NTP corrects smaller differences without a step
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -115,6 +119,25 @@ class FakeClock:
         self._boot_ns = 0
 
 
+class SteadyTime:
+    """Tells whether the wall clock has run evenly for a while: what is deleted by its age must not trust a step."""
+
+    def __init__(self, clock: Clock, for_s: float = STEADY_S) -> None:
+        self._clock = clock
+        self._for_ns = round(for_s * SECOND_NS)
+        self._since_ns = clock.boot_ns()
+        self._offset_ns = clock.wall_ns() - self._since_ns
+
+    def is_steady(self) -> bool:
+        """Return True if the clock has not stepped since the beginning, or the last step, long enough ago."""
+        now_ns = self._clock.boot_ns()
+        offset_ns = self._clock.wall_ns() - now_ns
+        if abs(offset_ns - self._offset_ns) > _STEP_NS:
+            self._since_ns = now_ns
+        self._offset_ns = offset_ns
+        return now_ns - self._since_ns >= self._for_ns
+
+
 def system_clock(environ: Mapping[str, str] = os.environ) -> Clock:
     """Return the clock of this process: the machine's, or the stepped one of a test."""
     offsets = environ.get(TEST_CLOCK_ENV)
@@ -161,4 +184,7 @@ def _parse(text: str) -> int:
     except ValueError as fault:
         raise error("value_invalid", name="timestamp", reason=str(fault)) from fault
     whole = (moment - _EPOCH) // timedelta(seconds=1)
-    return whole * SECOND_NS + int(fraction.ljust(9, "0"))
+    wall_ns = whole * SECOND_NS + int(fraction.ljust(9, "0"))
+    if abs(wall_ns) > INT64_MAX:
+        raise error("value_invalid", name="timestamp", reason=f"{text!r} is not between the years 1677 and 2262")
+    return wall_ns

@@ -13,6 +13,7 @@
     Storage                        SQLite stores, journal cursors, backup and restore
     Bus                            endpoints, requests, mailboxes
     Relay, Relay's edge, Pinch     accept, locks, meshes; HTTP and WebSocket; the Pinch wire
+    Copies                         followers and mirrors of a relay
     Client, Daemon                 connections and trust; outbox, inbox and the local interface
     Pipeline, Giving back          lake, runs and audit; archive, sink and replay
     Agents, Command line           MCP tools and agent configuration; usage, settings, unexpected failures
@@ -31,6 +32,7 @@ from posthouse.model.codes.bus_errors import BUS
 from posthouse.model.codes.client_errors import CLIENT
 from posthouse.model.codes.command_errors import COMMAND
 from posthouse.model.codes.console_errors import CONSOLE
+from posthouse.model.codes.copy_errors import COPIES
 from posthouse.model.codes.daemon_errors import DAEMON
 from posthouse.model.codes.http_errors import EDGE
 from posthouse.model.codes.key_errors import KEYS
@@ -49,6 +51,7 @@ AREAS: dict[str, tuple[ErrorSpec, ...]] = {
     "Bus": BUS,
     "Relay": RELAY,
     "Relay's edge": EDGE,
+    "Copies": COPIES,
     "Pinch": PINCH,
     "Client": CLIENT,
     "Daemon": DAEMON,
@@ -137,3 +140,8 @@ def error_from_problem(problem: Any) -> PosthouseError | None:
     fields = {name: value for name, value in problem.items() if name not in PROBLEM_MEMBERS}
     hint = problem.get("hint")
     return error(problem["code"], hint=hint if isinstance(hint, str) else None, **fields)
+
+
+def copy_error(failure: PosthouseError) -> PosthouseError:
+    """Return a copy to raise: one exception object raised for many callers would collect all their tracebacks."""
+    return type(failure)(failure.spec, failure.fields, failure.hint)

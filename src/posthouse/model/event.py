@@ -22,35 +22,30 @@ from typing import NamedTuple
 import msgspec
 from blake3 import blake3
 
+from posthouse.model import limits
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.lease import FenceTag
-from posthouse.model.limits import (
-    CREATED_AT_MAX_AHEAD_NS,
-    EVENT_MAX_CANONICAL_BYTES,
-    EVENT_MAX_JSON_BYTES,
-    EVENT_MAX_TAGS,
-    INT64_MAX,
-    SECOND_NS,
-    SIGNATURE_ARMOR_MAX_CHARS,
-    TAG_VALUE_MAX_BYTES,
-)
 from posthouse.model.lock_scope import validate_resource
 from posthouse.model.node import DEFAULT_MESH, NODE_ID, validate_mesh_name, validate_node_id
-from posthouse.model.strict_json import refuse_duplicate_keys
+from posthouse.model.strict_json import refuse_duplicate_keys, write_ns_as_number
 
+DELETION = 5
 MESSAGE = 1000
 CONFIRMATION = 1001
 RECEIPT = 1002
 KEY_ROTATION = 10001
 PROFILE = 10002
+RECOVERY_KEY = 10003
 PRESENCE = 20001
 SIGNAL = 20002
 AUTHENTICATION = 22242
 LAKE_ROOT = 30101
-#: kinds that are reserved and mean nothing yet -> what for; publishing one would fix its meaning by accident
-RESERVED_KINDS = {KEY_ROTATION: "key rotation", PRESENCE: "presence", SIGNAL: "signals"}
-
-
+#: kinds that are not published as other events -> what for
+RESERVED_KINDS = {
+    KEY_ROTATION: "key rotation, which POST /v1/keys/rotations accepts",
+    PRESENCE: "presence",
+    SIGNAL: "signals",
+}
 #: kinds that readers of messages publish about them: the right to read is enough
 READER_KINDS = frozenset({CONFIRMATION, RECEIPT})
 
@@ -67,12 +62,13 @@ class KindClass(enum.StrEnum):
 REPLACEABLE_KINDS = range(10_000, 20_000)
 EPHEMERAL_KINDS = range(20_000, 30_000)
 ADDRESSABLE_KINDS = range(30_000, 40_000)
+KIND_MAX = ADDRESSABLE_KINDS[-1]
 _CLASSES = (KindClass.NORMAL, KindClass.REPLACEABLE, KindClass.EPHEMERAL, KindClass.ADDRESSABLE)
 
 
 def kind_class(kind: int) -> KindClass:
     """Return how events of a kind are stored, or raise kind_invalid."""
-    if not 1 <= kind <= 39_999:
+    if not 1 <= kind <= KIND_MAX:
         raise error("kind_invalid", kind=kind)
     return _CLASSES[kind // 10_000]
 
@@ -121,7 +117,7 @@ def _check_fields(pubkey: str, created_at_ns: int, kind: int, tags: Sequence[Seq
     for name, number in (("created_at_ns", created_at_ns), ("kind", kind)):
         if type(number) is not int:
             raise error("event_field_type", field=name, reason=f"{number!r} is not an integer")
-    if not 0 <= created_at_ns <= INT64_MAX:
+    if not 0 <= created_at_ns <= limits.INT64_MAX:
         raise error("event_created_at_range", created_at_ns=created_at_ns)
     for name, text in (("pubkey", pubkey), ("content", content)):
         if type(text) is not str:
@@ -193,7 +189,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def is_expired(self, now_ns: int) -> bool:
         """Return True if the event has expired."""
         expiration_s = self.expiration_s
-        return expiration_s is not None and expiration_s * SECOND_NS <= now_ns
+        return expiration_s is not None and expiration_s * limits.SECOND_NS <= now_ns
 
 
 _DECODER = msgspec.json.Decoder(Event)
@@ -213,12 +209,12 @@ def decode_event(data: bytes | msgspec.Raw) -> Event:
 def read_event(data: bytes | msgspec.Raw) -> tuple[Event, bytes]:
     """Return the event in a JSON text and its form by `encode_event`, or raise the code of its first fault."""
     raw = bytes(data)
-    if len(raw) > EVENT_MAX_JSON_BYTES:
-        raise error("event_too_large", bytes=len(raw), limit=EVENT_MAX_JSON_BYTES)
+    if len(raw) > limits.EVENT_MAX_JSON_BYTES:
+        raise error("event_too_large", bytes=len(raw), limit=limits.EVENT_MAX_JSON_BYTES)
     try:
         event = _DECODER.decode(raw)
     except msgspec.ValidationError as fault:
-        raise _explain(str(fault)) from fault
+        event = _decode_ns_text(raw, fault)
     except (ValueError, RecursionError) as fault:
         raise error("json_invalid", reason=str(fault)) from fault
     # msgspec keeps the last of two equal keys. Its own output has no duplicates, so only other texts are checked.
@@ -226,6 +222,17 @@ def read_event(data: bytes | msgspec.Raw) -> tuple[Event, bytes]:
     if text != raw:
         refuse_duplicate_keys(raw)
     return event, text
+
+
+def _decode_ns_text(raw: bytes, fault: msgspec.ValidationError) -> Event:
+    """Return the event if its only fault is created_at_ns as decimal text, or raise the code of its first fault."""
+    numbers = write_ns_as_number(raw)
+    if numbers == raw:
+        raise _explain(str(fault)) from fault
+    try:
+        return _DECODER.decode(numbers)
+    except msgspec.ValidationError as other:
+        raise _explain(str(other)) from other
 
 
 def _explain(fault: str) -> PosthouseError:
@@ -244,6 +251,10 @@ def _explain(fault: str) -> PosthouseError:
 _HEX_64 = re.compile(r"[0-9a-f]{64}")
 _SHORT_ID = re.compile(r"[0-9a-f]{8,63}")
 _HEX_128 = re.compile(r"[0-9a-f]{128}")
+#: begins a batch signature; posthouse.keys.batch_signature
+BATCH_PREFIX = "b1."
+_BATCH = re.compile(r"b1\.[A-Za-z0-9_-]{131,344}")  # 1 to 6 hashes in its path
+_MARKED = re.compile(r"[a-z][a-z0-9]{0,7}\.")
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
 _ARMOR_BEGIN = "-----BEGIN SSH SIGNATURE-----\n"
 _ARMOR_END = "-----END SSH SIGNATURE-----"
@@ -259,8 +270,8 @@ def check_structure(event: Event) -> bytes:
     _check_forms(event)
     check_tags(event.kind, event.tags)
     canonical = event.canonical()
-    if len(canonical) > EVENT_MAX_CANONICAL_BYTES:
-        raise error("event_too_large", bytes=len(canonical), limit=EVENT_MAX_CANONICAL_BYTES)
+    if len(canonical) > limits.EVENT_MAX_CANONICAL_BYTES:
+        raise error("event_too_large", bytes=len(canonical), limit=limits.EVENT_MAX_CANONICAL_BYTES)
     expected = event_id(canonical)
     if event.id != expected:
         raise error("event_id_mismatch", expected=expected)
@@ -272,8 +283,8 @@ def check_new_event(pubkey: str, created_at_ns: int, kind: int, tags: Sequence[T
     _check_fields(pubkey, created_at_ns, kind, tags, content)
     check_tags(kind, tags)
     canonical = encode_canonical(pubkey, created_at_ns, kind, tags, content)
-    if len(canonical) > EVENT_MAX_CANONICAL_BYTES:
-        raise error("event_too_large", bytes=len(canonical), limit=EVENT_MAX_CANONICAL_BYTES)
+    if len(canonical) > limits.EVENT_MAX_CANONICAL_BYTES:
+        raise error("event_too_large", bytes=len(canonical), limit=limits.EVENT_MAX_CANONICAL_BYTES)
     return canonical
 
 
@@ -286,11 +297,11 @@ def check_publishable(event: Event) -> None:
 def check_times(event: Event, now_ns: int) -> None:
     """Raise event_created_at_ahead or event_expired, measured by the relay's clock."""
     ahead_ns = event.created_at_ns - now_ns
-    if ahead_ns > CREATED_AT_MAX_AHEAD_NS:
+    if ahead_ns > limits.CREATED_AT_MAX_AHEAD_NS:
         raise error(
             "event_created_at_ahead",
-            ahead_s=ahead_ns // SECOND_NS,
-            limit_s=CREATED_AT_MAX_AHEAD_NS // SECOND_NS,
+            ahead_s=ahead_ns // limits.SECOND_NS,
+            limit_s=limits.CREATED_AT_MAX_AHEAD_NS // limits.SECOND_NS,
         )
     if event.is_expired(now_ns):
         raise error("event_expired", expiration=event.expiration_s)
@@ -309,8 +320,8 @@ def is_short_event_id(text: str) -> bool:
 def check_tags(kind: int, tags: Sequence[Tag]) -> None:
     """Raise the code of the first fault in kind and tags, including the rules of the tags that this module reads."""
     is_addressable = kind_class(kind) is KindClass.ADDRESSABLE
-    if len(tags) > EVENT_MAX_TAGS:
-        raise error("tags_too_many", count=len(tags), limit=EVENT_MAX_TAGS)
+    if len(tags) > limits.EVENT_MAX_TAGS:
+        raise error("tags_too_many", count=len(tags), limit=limits.EVENT_MAX_TAGS)
     names: dict[str, Tag] = {}
     for index, tag in enumerate(tags):
         _check_tag_size(index, tag)
@@ -327,15 +338,30 @@ def _check_forms(event: Event) -> None:
         raise error("event_id_form")
     if NODE_ID.fullmatch(event.pubkey) is None:
         raise error("event_pubkey_form", reason="it is not `ed25519:` and 64 hexadecimal digits")
-    if not 0 <= event.created_at_ns <= INT64_MAX:
+    if not 0 <= event.created_at_ns <= limits.INT64_MAX:
         raise error("event_created_at_range", created_at_ns=event.created_at_ns)
-    if _HEX_128.fullmatch(event.sig) is None and not _is_armor(event.sig):
-        raise error("event_sig_form")
+    if _HEX_128.fullmatch(event.sig) is None:
+        _check_form_not_native(event.kind, event.sig)
+
+
+def _check_form_not_native(kind: int, sig: str) -> None:
+    if _is_armor(sig) or (_BATCH.fullmatch(sig) is not None and kind != AUTHENTICATION):
+        return
+    if is_unknown_form(sig):
+        raise error("signature_form_unknown", form=sig.partition(".")[0])
+    raise error("event_sig_form")
+
+
+def is_unknown_form(sig: str) -> bool:
+    """Return True for a signature with the mark of a form that this version does not know, such as `b2.`."""
+    return _MARKED.match(sig) is not None and not sig.startswith(BATCH_PREFIX)
 
 
 def _is_armor(sig: str) -> bool:
     return (
-        len(sig) <= SIGNATURE_ARMOR_MAX_CHARS and sig.startswith(_ARMOR_BEGIN) and sig.rstrip("\n").endswith(_ARMOR_END)
+        len(sig) <= limits.SIGNATURE_ARMOR_MAX_CHARS
+        and sig.startswith(_ARMOR_BEGIN)
+        and sig.rstrip("\n").endswith(_ARMOR_END)
     )
 
 
@@ -344,10 +370,10 @@ def _check_tag_size(index: int, tag: Tag) -> None:
         raise error("tag_empty", index=index)
     for value in tag:
         # UTF-8 has at most four bytes per character, so most values are accepted without encoding them
-        if len(value) * 4 > TAG_VALUE_MAX_BYTES:
+        if len(value) * 4 > limits.TAG_VALUE_MAX_BYTES:
             size = len(value.encode("utf-8", "surrogatepass"))
-            if size > TAG_VALUE_MAX_BYTES:
-                raise error("tag_value_too_long", index=index, bytes=size, limit=TAG_VALUE_MAX_BYTES)
+            if size > limits.TAG_VALUE_MAX_BYTES:
+                raise error("tag_value_too_long", index=index, bytes=size, limit=limits.TAG_VALUE_MAX_BYTES)
 
 
 def _check_known_tags(kind: int, names: dict[str, Tag]) -> None:
@@ -410,6 +436,6 @@ def _parse_fence_tag(kind: int, tag: Tag) -> FenceTag:
         raise error("tag_malformed", tag="fence", reason="only replaceable and addressable events are fenced")
     if len(tag) not in (3, 4) or (len(tag) == 4 and tag[3] != "strict"):
         raise error("tag_malformed", tag="fence", reason='it is not a resource, a token and optionally "strict"')
-    if _FENCE_TOKEN.fullmatch(tag[2]) is None or int(tag[2]) > INT64_MAX:
+    if _FENCE_TOKEN.fullmatch(tag[2]) is None or int(tag[2]) > limits.INT64_MAX:
         raise error("tag_malformed", tag="fence", reason="the token is not a positive integer")
     return FenceTag(validate_resource(tag[1]), int(tag[2]), len(tag) == 4)

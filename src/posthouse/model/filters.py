@@ -16,9 +16,9 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, is_event_id, kind_class
 from posthouse.model.limits import FILTER_MAX_VALUES, INT64_MAX, QUERY_MAX_LIMIT, TAG_VALUE_MAX_BYTES
 from posthouse.model.node import is_node_id, validate_mesh_name
+from posthouse.model.strict_json import DECIMAL, ns_number
 
 _TAG_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
 _LISTS = ("ids", "authors", "kinds")
 _NUMBERS = ("since_ns", "until_ns", "limit")
 
@@ -85,11 +85,11 @@ def filter_from_query(parameters: Iterable[tuple[str, str]], max_limit: int = QU
 
 def _plain(name: str, text: str) -> Any:
     if name in _NUMBERS:
-        return int(text) if _DECIMAL.fullmatch(text) else text
+        return ns_number(text)
     if name == "mesh":
         return text
     parts = text.split(",")
-    return [int(part) if _DECIMAL.fullmatch(part) else part for part in parts] if name == "kinds" else parts
+    return [int(part) if DECIMAL.fullmatch(part) else part for part in parts] if name == "kinds" else parts
 
 
 def _bound_values(value: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ def _mesh(value: dict[str, Any]) -> str | None:
 
 
 def _number(value: dict[str, Any], name: str, most: int) -> int | None:
-    number = value.get(name)
+    number = ns_number(value.get(name)) if name.endswith("_ns") else value.get(name)
     if name in value and (type(number) is not int or not 0 <= number <= most):
         _refuse(name, f"{number!r} is not an integer from 0 to {most}")
     return number

@@ -16,20 +16,13 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from posthouse.model import limits
 from posthouse.model.errors import error
-from posthouse.model.limits import (
-    LEASE_MAX_MS,
-    LEASE_MIN_MS,
-    MICROSECOND_NS,
-    MILLISECOND_NS,
-    REQUEST_ID_MAX_BYTES,
-    REQUEST_RECORD_S,
-    SAFE_INTEGER_MAX,
-    SECOND_NS,
-)
 from posthouse.model.lock_scope import Asked, Claim, covers, first_conflict, is_same_holder
 
-_CLOCK_TOKEN_MAX = SAFE_INTEGER_MAX - 2**40  # the year 2255; leaves a clock that is centuries ahead room to count
+_CLOCK_TOKEN_MAX = (
+    limits.SAFE_INTEGER_MAX - 2**40
+)  # the year 2255; leaves a clock that is centuries ahead room to count
 
 
 class LockRow(msgspec.Struct, frozen=True):
@@ -118,7 +111,7 @@ class Denied(msgspec.Struct, frozen=True):
 
 def remaining_ms(row: LockRow, now_ns: int) -> int:
     """Return the milliseconds until a lease ends, rounded up: after that wait it has ended."""
-    return max(0, -((now_ns - row.deadline_boot_ns) // MILLISECOND_NS))
+    return max(0, -((now_ns - row.deadline_boot_ns) // limits.MILLISECOND_NS))
 
 
 class LockView(msgspec.Struct, frozen=True):
@@ -137,16 +130,16 @@ class LockView(msgspec.Struct, frozen=True):
 
 def validate_lease_ms(lease_ms: int) -> int:
     """Return the lease unchanged, or raise lease_invalid: 1 s to 10 min."""
-    if type(lease_ms) is not int or not LEASE_MIN_MS <= lease_ms <= LEASE_MAX_MS:
-        raise error("lease_invalid", lease_ms=lease_ms, min_ms=LEASE_MIN_MS, max_ms=LEASE_MAX_MS)
+    if type(lease_ms) is not int or not limits.LEASE_MIN_MS <= lease_ms <= limits.LEASE_MAX_MS:
+        raise error("lease_invalid", lease_ms=lease_ms, min_ms=limits.LEASE_MIN_MS, max_ms=limits.LEASE_MAX_MS)
     return lease_ms
 
 
 def validate_request_id(request_id: str) -> str:
     """Return the request id unchanged, or raise request_id_invalid."""
     valid = type(request_id) is str and request_id.isprintable()
-    if not valid or not 1 <= len(request_id.encode("utf-8")) <= REQUEST_ID_MAX_BYTES:
-        raise error("request_id_invalid", limit=REQUEST_ID_MAX_BYTES)
+    if not valid or not 1 <= len(request_id.encode("utf-8")) <= limits.REQUEST_ID_MAX_BYTES:
+        raise error("request_id_invalid", limit=limits.REQUEST_ID_MAX_BYTES)
     return request_id
 
 
@@ -176,7 +169,7 @@ def acquire(
     if refusal is not None:
         return refusal
     token, lease_ms = next_token(), request.lease_ms
-    deadline_ns, expires_at_ns = now_ns + lease_ms * MILLISECOND_NS, wall_ns + lease_ms * MILLISECOND_NS
+    deadline_ns, expires_at_ns = now_ns + lease_ms * limits.MILLISECOND_NS, wall_ns + lease_ms * limits.MILLISECOND_NS
     if request.request_id is not None:
         record = RequestRecord(request.request_id, lease_ms, token, expires_at_ns, wall_ns, request.parameters)
     return Grant(
@@ -241,8 +234,8 @@ def renew(
     denied = _not_the_holder(row, owner, session, token, now_ns)
     if row is None or denied is not None:
         return denied or Denied("unknown_resource")
-    extended = replace(row, lease_ms=lease_ms, deadline_boot_ns=now_ns + lease_ms * MILLISECOND_NS)
-    return Grant((extended,), wall_ns + lease_ms * MILLISECOND_NS)
+    extended = replace(row, lease_ms=lease_ms, deadline_boot_ns=now_ns + lease_ms * limits.MILLISECOND_NS)
+    return Grant((extended,), wall_ns + lease_ms * limits.MILLISECOND_NS)
 
 
 def release(row: LockRow | None, owner: str, token: int, now_ns: int, session: str | None = None) -> Released | Denied:
@@ -297,7 +290,7 @@ def reopen(row: LockRow, now_ns: int, over_before_ns: int = 0, void_token: int =
     return replace(
         row,
         token=void_token or row.token,
-        deadline_boot_ns=min(deadline_ns, now_ns) if is_over else now_ns + row.lease_ms * MILLISECOND_NS,
+        deadline_boot_ns=min(deadline_ns, now_ns) if is_over else now_ns + row.lease_ms * limits.MILLISECOND_NS,
     )
 
 
@@ -307,12 +300,12 @@ def first_counter(counter: int, wall_ns: int) -> int:
     No relay grants a million locks a second, so a counter never overtakes the clock: the result exceeds every token
     of a history that this store has lost.
     """
-    return max(counter, min(wall_ns // MICROSECOND_NS, _CLOCK_TOKEN_MAX))
+    return max(counter, min(wall_ns // limits.MICROSECOND_NS, _CLOCK_TOKEN_MAX))
 
 
 def is_record_alive(record: RequestRecord, wall_ns: int) -> bool:
     """Return True if a request record is still valid."""
-    return wall_ns - record.granted_at_ns < REQUEST_RECORD_S * SECOND_NS
+    return wall_ns - record.granted_at_ns < limits.REQUEST_RECORD_S * limits.SECOND_NS
 
 
 def _repeat(request: LeaseRequest, rows: Sequence[LockRow], now_ns: int, record: RequestRecord) -> Grant | Denied:

@@ -45,10 +45,13 @@ EVENT_MAX_TAGS = 200
 TAG_VALUE_MAX_BYTES = 8 * KIB
 CREATED_AT_MAX_AHEAD_NS = 15 * 60 * SECOND_NS  # tolerates an inaccurate clock, not a wrong date
 SIGNATURE_ARMOR_MAX_CHARS = 4 * KIB  # an ssh-ed25519 armor has about 300
+KNOWN_IDS_MIN_DAYS = 7
+KNOWN_IDS_DAYS = 400  # ids of removed events; longer than dedupe records, so that no message is accepted twice
 EVENT_MAX_JSON_BYTES = 1 * MIB  # canonical bytes with every character escaped as \u00xx, and white space
 
 # Requests and streams (wire)
 EVENTS_PER_REQUEST = 500
+BATCH_MAX_EVENTS = 64  # under one batch signature
 QUERY_MAX_LIMIT = 500
 QUERY_PAGE_BYTES = 8 * MIB  # of events: 500 of the largest come in several pages
 FILTER_MAX_VALUES = 500  # over all lists of one filter: bounds the index entries of a subscription

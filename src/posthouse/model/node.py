@@ -1,4 +1,4 @@
-"""Names of participants: node ids, meshes and members, and which names could be mistaken for others.
+"""Names of participants: node ids, meshes and members with their roles, and which names could be mistaken for others.
 
 A node id is `ed25519:` and 64 lower-case hexadecimal digits. This module checks only the form; posthouse.keys checks
 that the digits are a valid public key. Nothing is normalised: other spellings are refused.
@@ -6,6 +6,7 @@ that the digits are a valid public key. Nothing is normalised: other spellings a
 
 from __future__ import annotations
 
+import enum
 import re
 
 from posthouse.model.errors import error
@@ -17,8 +18,18 @@ PINCH_MESH = "pinch"  # reserved: its nodes are Pinch addresses
 #: the form of a node id
 NODE_ID = re.compile(r"ed25519:[0-9a-f]{64}")
 _KEY_HEX = re.compile(r"[0-9a-f]{64}")
-_MESH = re.compile(rf"[A-Za-z0-9_-]{{1,{MESH_NAME_MAX_CHARS}}}")
-_MEMBER = re.compile(rf"[A-Za-z0-9_-]{{1,{MEMBER_NAME_MAX_CHARS}}}")
+#: the form of the name of a mesh
+MESH_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MESH_NAME_MAX_CHARS}}}")
+#: the form of the name of a member
+MEMBER_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MEMBER_NAME_MAX_CHARS}}}")
+
+
+class Role(enum.StrEnum):
+    """The role of a member, the least powerful first."""
+
+    READER = "reader"
+    MEMBER = "member"
+    ADMIN = "admin"
 
 
 def is_node_id(text: str) -> bool:
@@ -59,7 +70,7 @@ def node_from_hex(digits: str) -> str:
 
 def is_mesh_name(text: str) -> bool:
     """Return True if a text can be the name of a mesh."""
-    return _MESH.fullmatch(text) is not None
+    return MESH_NAME.fullmatch(text) is not None
 
 
 def validate_mesh_name(mesh: str) -> str:
@@ -104,6 +115,6 @@ def name_skeleton(name: str) -> str:
 
 def validate_member_name(name: str) -> str:
     """Return the member name unchanged, or raise member_name_invalid."""
-    if type(name) is not str or _MEMBER.fullmatch(name) is None:
+    if type(name) is not str or MEMBER_NAME.fullmatch(name) is None:
         raise error("member_name_invalid", name=name)
     return name

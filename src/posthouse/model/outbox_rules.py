@@ -67,7 +67,12 @@ def known_state(
 
 
 #: states of a delivery at the relay that say more than what the sender's host knows
-_AT_RELAY = {"rejected": MessageState.REJECTED, "dead": MessageState.DEAD, "expired": MessageState.EXPIRED}
+_AT_RELAY = {
+    "rejected": MessageState.REJECTED,
+    "dead": MessageState.DEAD,
+    "purged": MessageState.DEAD,
+    "expired": MessageState.EXPIRED,
+}
 
 
 def shown_state(known: MessageState, delivery: str | None, receipt: str | None, *, is_answered: bool) -> MessageState:

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.limits import PINCH_HOST_MAX_CHARS
+from posthouse.model.limits import PINCH_BURST, PINCH_HOST_MAX_CHARS, PINCH_RATE_PER_S
+from posthouse.model.setting import Setting
 
 _ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _DIGITS = {letter: number for number, letter in enumerate(_ALPHABET)}
@@ -161,3 +162,29 @@ def read_by_close(sent: Iterable[SentMessage], closed_s: float, round_trip_s: fl
 def sent_without_progress(sent: Iterable[SentMessage], *, has_confirmed: bool) -> list[int]:
     """Return the messages that count a delivery without progress; any confirm on the connection is progress for all."""
     return [] if has_confirmed else [each.seq for each in sent]
+
+
+#: part of the registry in posthouse.model.settings
+PINCH_SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "relay.pinch_host", str, None, "Host name of this relay in Pinch addresses; setting it enables the Pinch wire."
+    ),
+    Setting(
+        "relay.pinch_rate", float, PINCH_RATE_PER_S, "Steady rate of Pinch envelopes per address.", "1/s", 0.001, 1e6
+    ),
+    Setting(
+        "relay.pinch_burst",
+        int,
+        PINCH_BURST,
+        "Maximum burst of Pinch envelopes per address.",
+        "envelopes",
+        1,
+        1_000_000,
+    ),
+    Setting(
+        "relay.pinch_origins",
+        str,
+        None,
+        "Origins or hosts, with *, whose web pages may use the Pinch wire; separated by commas.",
+    ),
+)

@@ -7,15 +7,17 @@ versions may add some. If you change the list: 1. docs/protocol.md, 2. the versi
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from posthouse.model.address import AGENTS_MAX, is_agent_name
 from posthouse.model.errors import error
 
+# A profile lists 64 agents and is an event: these bounds keep it far below the size of one.
 Word = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Line = Annotated[str, msgspec.Meta(max_length=200)]
+Words = Annotated[list[Word], msgspec.Meta(max_length=16)]
 
 
 class AgentProfile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,6 +39,13 @@ class AgentProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Unix milliseconds until which its mail waits and nothing wakes it
     paused_until: int | None = None
     pause_reason: Line = ""
+
+
+class AgentListing(NamedTuple):
+    """What a host's profile says about its agents."""
+
+    #: None if it has no list
+    agents: tuple[AgentProfile, ...] | None
 
 
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

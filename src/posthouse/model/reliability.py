@@ -14,28 +14,15 @@ from typing import Annotated, Any
 
 import msgspec
 
+from posthouse.model import limits
 from posthouse.model.clock import format_utc
 from posthouse.model.envelope import Signal, SignalType
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.limits import (
-    BREAKER_COOLDOWN_MIN_MS,
-    BREAKER_COOLDOWN_MS,
-    BREAKER_FAILURES,
-    BREAKER_PROBES,
-    BREAKER_SUCCESSES,
-    DEAD_LETTERS_MAX,
-    DEAD_LETTERS_MAX_BYTES,
-    MAILBOX_MAX,
-    PRESSURE_WARNING_AT,
-    RATE_MAX_PER_WINDOW,
-    RATE_WINDOW_S,
-    SAFE_INTEGER_MAX,
-)
 from posthouse.model.strict_json import parse_json
 from posthouse.model.subjects import prefixes, validate_subject
 
-Count = Annotated[int, msgspec.Meta(ge=1, le=SAFE_INTEGER_MAX)]
-Allowance = Annotated[int, msgspec.Meta(ge=0, le=SAFE_INTEGER_MAX)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=limits.SAFE_INTEGER_MAX)]
+Allowance = Annotated[int, msgspec.Meta(ge=0, le=limits.SAFE_INTEGER_MAX)]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -54,8 +41,8 @@ class RateLimit(_Section, frozen=True, kw_only=True, rename="camel", forbid_unkn
     """The maximum publishes of a sender within a sliding window."""
 
     enabled: bool = True
-    window_secs: Count = RATE_WINDOW_S
-    max_per_window: Allowance = RATE_MAX_PER_WINDOW
+    window_secs: Count = limits.RATE_WINDOW_S
+    max_per_window: Allowance = limits.RATE_MAX_PER_WINDOW
     #: subject prefix -> its own maximum; the longest prefix at a token boundary wins
     per_sender_overrides: dict[str, Allowance] = msgspec.field(default_factory=dict)
 
@@ -78,26 +65,28 @@ class CircuitBreaker(_Section, frozen=True, kw_only=True, rename="camel", forbid
     """When the circuit of a failing endpoint opens, and how it closes again."""
 
     enabled: bool = True
-    failure_threshold: Count = BREAKER_FAILURES
-    cooldown_ms: Annotated[int, msgspec.Meta(ge=BREAKER_COOLDOWN_MIN_MS, le=SAFE_INTEGER_MAX)] = BREAKER_COOLDOWN_MS
-    half_open_probe_count: Count = BREAKER_PROBES
-    success_to_close: Count = BREAKER_SUCCESSES
+    failure_threshold: Count = limits.BREAKER_FAILURES
+    cooldown_ms: Annotated[int, msgspec.Meta(ge=limits.BREAKER_COOLDOWN_MIN_MS, le=limits.SAFE_INTEGER_MAX)] = (
+        limits.BREAKER_COOLDOWN_MS
+    )
+    half_open_probe_count: Count = limits.BREAKER_PROBES
+    success_to_close: Count = limits.BREAKER_SUCCESSES
 
 
 class Backpressure(_Section, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """The capacity of a mailbox, and the level at which its senders are warned."""
 
     enabled: bool = True
-    max_mailbox_size: Count = MAILBOX_MAX
-    pressure_warning_at: Annotated[float, msgspec.Meta(ge=0, le=1)] = PRESSURE_WARNING_AT
+    max_mailbox_size: Count = limits.MAILBOX_MAX
+    pressure_warning_at: Annotated[float, msgspec.Meta(ge=0, le=1)] = limits.PRESSURE_WARNING_AT
 
 
 class DeadLetterLimits(_Section, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """The most dead letters of an endpoint: of refused messages the oldest go, of failed ones new mail is refused."""
 
     enabled: bool = True
-    max_letters: Count = DEAD_LETTERS_MAX
-    max_bytes: Count = DEAD_LETTERS_MAX_BYTES
+    max_letters: Count = limits.DEAD_LETTERS_MAX
+    max_bytes: Count = limits.DEAD_LETTERS_MAX_BYTES
 
 
 class Reliability(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

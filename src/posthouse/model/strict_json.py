@@ -4,6 +4,9 @@ Duplicate keys, NaN, infinities, lone surrogates, invalid UTF-8 and nesting beyo
 with its own code. msgspec keeps the last of two equal keys, hence `refuse_duplicate_keys`. Text that is exactly what
 msgspec writes for the value it reads can contain none of these faults, so most input takes that fast path.
 
+A field whose name ends in `_ns` may hold its nanoseconds as decimal text, for languages whose numbers are not exact
+beyond 2^53 (JavaScript). The relay writes such text only for a caller that asks for it.
+
 `jcs` is RFC 8785, one to one: a value that would not be read back equal (integers beyond 2^53-1, also written as
 floats, keys that are not strings) is refused.
 """
@@ -201,6 +204,51 @@ def _text_fault(text: str) -> str | None:
     except UnicodeEncodeError:
         return "a text holds a lone surrogate"
     return None
+
+
+_EXACT_MAX = 2**53  # up to here every integer has a floating point number of its own
+DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
+# Neither matches inside a JSON string, where every quote has a backslash before it.
+_NUMBER = re.compile(rb'(_ns":)(-?[0-9]+)(?=[,}])')
+_TEXT = re.compile(rb'(_ns"\s*:\s*)"(0|[1-9][0-9]{0,18})"')
+
+
+def write_ns_as_text(encoded: bytes) -> bytes:
+    """Return JSON without white space, with the numbers of its `_ns` fields as text."""
+    return _NUMBER.sub(rb'\1"\2"', encoded)
+
+
+def write_ns_as_number(encoded: bytes) -> bytes:
+    """Return JSON with the decimal texts of its `_ns` fields as numbers."""
+    return _TEXT.sub(rb"\1\2", encoded)
+
+
+def convert_with_ns(value: Any, type: type[Out]) -> Out:  # noqa: A002 - the domain's word
+    """Convert a JSON value as msgspec does, or raise msgspec.ValidationError; accept what JSON Schema calls an integer.
+
+    That is a number like 1.0, except in a signed event, and decimal text in `_ns` fields.
+    """
+    try:
+        return msgspec.convert(value, type)
+    except msgspec.ValidationError:
+        return msgspec.convert(_with_numbers(value), type)
+
+
+def _with_numbers(value: Any, is_signed: bool = False) -> Any:
+    if isinstance(value, list):
+        return [_with_numbers(each, is_signed) for each in value]
+    if isinstance(value, dict):
+        return {
+            name: _with_numbers(ns_number(each) if name.endswith("_ns") else each, is_signed or name == "event")
+            for name, each in value.items()
+        }
+    is_whole = type(value) is float and value.is_integer() and abs(value) <= _EXACT_MAX
+    return int(value) if is_whole and not is_signed else value
+
+
+def ns_number(value: Any) -> Any:
+    """Return the number of a decimal text; any other value as it is."""
+    return int(value) if isinstance(value, str) and DECIMAL.fullmatch(value) else value
 
 
 _FIRST_EXPONENT_FORM = 1e21  # from here on JCS writes an exponent, so the text cannot be taken for an integer

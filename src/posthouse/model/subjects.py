@@ -19,7 +19,12 @@ from posthouse.model.limits import SUBJECT_MAX_BYTES, SUBJECT_MAX_TOKENS, TOPIC_
 
 ONE = "*"
 REST = ">"
+REPLIES = "_reply."  # how the subjects of replies to requests begin
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
+#: the forms of a topic and of a subject that may have wildcards, as patterns for JSON Schema
+TOPIC_FORM = rf"{_TOKEN.pattern}(\.{_TOKEN.pattern}){{0,{TOPIC_MAX_TOKENS - 1}}}"
+PATTERN_FORM = rf"(({_TOKEN.pattern}|\*)\.){{0,{SUBJECT_MAX_TOKENS - 1}}}({_TOKEN.pattern}|\*|>)"
+_MESH_ANSWER = re.compile(r"mesh\.[A-Za-z0-9_-]+\.out\.answer\.[0-9a-f]{64}")
 
 
 def validate_subject(subject: str, allow_wildcards: bool = False) -> str:
@@ -36,6 +41,16 @@ def validate_topic(topic: str) -> str:
     if reason is not None:
         raise error("topic_invalid", topic=topic, reason=reason)
     return topic
+
+
+def mesh_answer_subject(mesh: str, message_id: str) -> str:
+    """Return the bus subject to which answers to a request from another host are published."""
+    return f"mesh.{mesh}.out.answer.{message_id}"
+
+
+def takes_answers(reply_to: str) -> bool:
+    """Return True if a request waits at a reply_to: a last token may say that a reply is partial, failed or busy."""
+    return reply_to.startswith(REPLIES) or _MESH_ANSWER.fullmatch(reply_to) is not None
 
 
 def is_pattern(subject: str) -> bool:

@@ -9,15 +9,18 @@ damage.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from posthouse.client import Client
-from posthouse.journal.digest import Record, digest_contents, digest_records
+from posthouse.journal.digest import Record, content_digest, digest_contents, digest_records
 from posthouse.model.api import ArchivedRange, Pruned
 from posthouse.model.errors import PosthouseError, error
-from posthouse.pipeline.connector.feeds import JOURNAL
+from posthouse.pipeline.connector.feeds import EVENTS, JOURNAL
 from posthouse.pipeline.epochs import Segment, segments_of
+from posthouse.pipeline.lake.bronze_erasures import ErasureTable, digests_of_request, erased_rows
 from posthouse.pipeline.lake.lake import BronzeScan, Lake, RowFilter
 
 
@@ -26,7 +29,7 @@ class ArchivedRows:
     """Consecutive records, and those of their events that a digest can prove."""
 
     records: Sequence[Record]
-    #: Seq, and the event as the relay serves it.
+    #: Seq, and the digest of the event as the relay serves it, or served it before it was erased.
     events: Sequence[tuple[int, bytes]]
 
     def before(self, at_ns: int) -> ArchivedRows:
@@ -37,7 +40,7 @@ class ArchivedRows:
 
     def archived(self, epoch: str) -> ArchivedRange:
         """Return the range and its digests, for the relay."""
-        contents = digest_contents(content for _seq, content in self.events)
+        contents = digest_contents(digest for _seq, digest in self.events)
         first, last = self.records[0].seq, self.records[-1].seq
         return ArchivedRange(epoch, first, last, digest_records(self.records), contents)
 
@@ -48,7 +51,19 @@ class ArchivedHistory:
     def __init__(self, lake: Lake, segments: Sequence[Segment]) -> None:
         self._segments = segments
         self._journal, self._events = BronzeScan(lake, "bronze_journal"), BronzeScan(lake, "bronze_events")
+        self._erased = erased_rows(ErasureTable(lake.storage).read(), EVENTS.name).contents
         self._synced: set[str] = set()
+
+    @cached_property
+    def _swept(self) -> dict[str, dict[int, bytes]]:
+        """Digests of events that a limit of the relay removed, perhaps before a run could copy them: epoch -> seq."""
+        import pyarrow.compute as pc
+
+        found: dict[str, dict[int, bytes]] = {}
+        choice = RowFilter(where=pc.field("type") == "content.swept")
+        for row in self._journal.read(choice, ("epoch", "body")).to_pylist():
+            found.setdefault(row["epoch"], {}).update(digests_of_request(row["body"]))
+        return found
 
     def read(self, from_seq: int, limit: int) -> ArchivedRows:
         """Return up to `limit` records, starting at a seq and ending at the first gap."""
@@ -61,11 +76,18 @@ class ArchivedHistory:
         return ArchivedRows(consecutive, self._contents(choices))
 
     def _contents(self, choices: Sequence[RowFilter]) -> list[tuple[int, bytes]]:
-        columns = ("seq", "expiration_s", "event")
+        columns = ("epoch", "seq", "expiration_s", "event")
         rows = [row for choice in choices for row in self._events.read(choice, columns).to_pylist()]
-        found = sorted((row["seq"], row["event"]) for row in rows if row["expiration_s"] is None)
-        _refuse_duplicates(seq for seq, _event in found)
-        return [(seq, event.encode()) for seq, event in found if event is not None]
+        found = sorted((row["seq"], self._digest(row)) for row in rows if row["expiration_s"] is None)
+        _refuse_duplicates(seq for seq, _digest in found)
+        return [(seq, digest) for seq, digest in found if digest]
+
+    def _digest(self, row: Mapping[str, Any]) -> bytes:
+        """Return the digest of an event, also of an erased one; empty if the lake never had it."""
+        if row["event"] is not None:
+            return content_digest(row["event"].encode())
+        epoch, seq = row["epoch"], row["seq"]
+        return self._erased.get(epoch, {}).get(seq) or self._swept.get(epoch, {}).get(seq, b"")
 
     def _choices(self, after_seq: int, through_seq: int) -> list[RowFilter]:
         return [

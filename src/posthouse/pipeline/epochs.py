@@ -42,6 +42,8 @@ class History:
     lineage: tuple[Ancestor, ...]
     pruned_through: int
     head: int
+    #: A copy that follows the store and may lack its newest rows.
+    is_standby: bool = False
 
     @property
     def epoch(self) -> str:

@@ -19,6 +19,7 @@ from posthouse.model.errors import error
 from posthouse.model.usage import Prices
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.party_names import PartyNames, member_names
+from posthouse.pipeline.tables.bronze import LOST
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +33,9 @@ FAILURES = ("rejected", "failed", "expired")
 _AGENT_SUMS = ("sent", "received", *OUTCOMES, "refused", "loops_stopped", "lock_waits", "lock_wait_ms")
 _AGENT_LARGEST = ("lock_wait_ms_max", "max_ms")
 _AGENT_PERCENTILES = ("p50_ms", "p90_ms", "p99_ms")
-_COSTS = ("messages", "input_tokens", "output_tokens", "cached_tokens", "cost_usd")
+CONVERSATION = "conversation"
+_TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
+_COSTS = ("messages", *_TOKENS, "cost_usd")
 _UNPRICED = ("unpriced_input_tokens", "unpriced_cached_tokens", "unpriced_output_tokens")
 
 
@@ -143,12 +146,16 @@ class GoldReader:
         return sorted(found.values(), key=lambda row: (-(row["sent"] + row["received"]), row["agent"]))
 
     def costs(self, *by: str) -> list[Row]:
-        """Return tokens and dollars per day, model, agent or task, most expensive first.
+        """Return tokens and dollars per day, model, agent, task or conversation, most expensive first.
 
         The price table gives the cost of tokens that were reported without one.
         """
-        keys = ("day", "agent", "model", "task")
-        table = self._of_agent(self._table("gold_cost_daily", (*keys, *_COSTS, *_UNPRICED)))
+        keys: tuple[str, ...] = ("day", "agent", "model", "task")
+        if CONVERSATION in by:
+            keys = (*keys, CONVERSATION)
+            table = self._of_agent(self._costs_of_messages())
+        else:
+            table = self._of_agent(self._table("gold_cost_daily", (*keys, *_COSTS, *_UNPRICED)))
         found: dict[tuple[Any, ...], Row] = {}
         for row in _sums(table, keys, (*_COSTS, *_UNPRICED)):
             tokens = [row[name] for name in _UNPRICED]
@@ -158,6 +165,33 @@ class GoldReader:
             for column in _COSTS:
                 mine[column] += row[column]
         return sorted(found.values(), key=lambda row: (-row["cost_usd"], *(str(row[name]) for name in by)))
+
+    def _costs_of_messages(self) -> pa.Table:
+        """Return the usage of every message that reports one, with its conversation: gold does not keep these apart."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        kept = ("source", "message_id", "day", "agent", "model", "task", "cost_usd", *_TOKENS)
+        chosen = self.selection.condition(has_mesh=True)
+        reported = pc.field("model").is_valid() & ~pc.field(LOST)
+        usage = self.lake.delta("silver_messages").to_arrow(kept, reported if chosen is None else reported & chosen)
+        keys = ["source", "message_id"]
+        found = self.lake.delta("silver_conversation_messages").to_arrow([*keys, CONVERSATION])
+        rows = usage.join(found, keys)
+        zero = pa.scalar(0, pa.int64())
+        counts = {name: pc.coalesce(rows.column(name), zero) for name in _TOKENS}
+        is_unpriced = pc.is_null(rows.column("cost_usd"))
+        counts |= {f"unpriced_{name}": pc.if_else(is_unpriced, counts[name], zero) for name in _TOKENS}
+        texts = {name: pc.coalesce(rows.column(name), pa.scalar("")) for name in ("agent", "model", "task")}
+        return pa.table(
+            {
+                **{name: rows.column(name) for name in ("day", CONVERSATION)},
+                **texts,
+                **counts,
+                "messages": pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows),
+                "cost_usd": pc.coalesce(rows.column("cost_usd"), pa.scalar(0.0)),
+            }
+        )
 
     def refusals(self) -> list[Row]:
         """Return the number of refusals per code and key, largest first."""

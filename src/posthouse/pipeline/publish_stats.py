@@ -30,17 +30,20 @@ _MS_NS = 1_000_000.0
 
 
 def recent(inputs: Mapping[str, DataFrame], mesh: str, through_ns: int, days: int) -> dict[str, DataFrame]:
-    """Return the live messages and deliveries of one mesh in the last days."""
+    """Return the live messages and deliveries of one mesh in the last days; moved ones count under another key."""
     from pyspark.sql import functions as f
+
+    from posthouse.pipeline.tables.silver_deliveries import MOVED
 
     since_ns = through_ns - days * DAY_S * SECOND_NS
     times = {"silver_messages": "at_ns", "silver_deliveries": "opened_at_ns"}
-    return {
+    chosen = {
         name: inputs[name].where(
             ~f.col(LOST) & (f.col("source") == "relay") & (f.col("mesh") == mesh) & (f.col(at) > since_ns)
         )
         for name, at in times.items()
     }
+    return chosen | {"silver_deliveries": chosen["silver_deliveries"].where(f.col("state") != MOVED)}
 
 
 def member_figures(inputs: Mapping[str, DataFrame]) -> DataFrame:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from posthouse.model.errors import error
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.lake import declared_names
-from posthouse.pipeline.query_guard import check_question, refuse_connect
+from posthouse.pipeline.query_guard import check_question, refuse_connect, refuse_outside_calls
 from posthouse.pipeline.session.spark import spark_reason
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def ask(spark: SparkSession, lake: Lake, sql: str, limit: int = MAX_ROWS) -> Ans
     register_named(session, lake, sql)
     try:
         frame = session.sql(sql)
+        refuse_outside_calls(frame._jdf.queryExecution().analyzed())
         rows = frame.limit(limit + 1).collect()
     except (PySparkException, Py4JError) as failure:
         raise error("query_failed", reason=spark_reason(failure)) from failure

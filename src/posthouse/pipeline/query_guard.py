@@ -93,6 +93,8 @@ class _Guard:
         name = _class_name(expression)
         if name in _FORBIDDEN_EXPRESSIONS:
             raise _refused("the name of a function must be written out")
+        if name.startswith("UnresolvedStar") and name != "UnresolvedStar":
+            _refuse_replaced_columns(expression, name)
         if name == "UnresolvedFunction":
             self._check_function([str(part) for part in _items(expression.nameParts())])
         if name == "UnresolvedGenerator":
@@ -105,6 +107,32 @@ class _Guard:
     def _check_function(self, parts: list[str]) -> None:
         if len(parts) != 1 or parts[0].lower() in _FORBIDDEN_FUNCTIONS:
             raise _refused(f"the function {'.'.join(parts)} is not allowed")
+
+
+def _refuse_replaced_columns(star: Any, name: str) -> None:
+    """Refuse a star that replaces columns, as in |> SET: Spark does not show the new values as its children."""
+    if name != "UnresolvedStarExceptOrReplace" or not star.replacements().isEmpty():
+        raise _refused("it may not replace columns of *; name the columns instead")
+
+
+def refuse_outside_calls(plan: Any) -> None:
+    """Refuse an analyzed plan that calls Java or runs a program: a second lock for what a parsed plan hides."""
+    if "ScriptTransformation" in _class_name(plan):
+        raise _refused("it may not run a program")
+    for expression in _items(plan.expressions()):
+        _refuse_java_call(expression)
+    for child in _items(plan.children()):
+        refuse_outside_calls(child)
+
+
+def _refuse_java_call(expression: Any) -> None:
+    name = _class_name(expression)
+    if name in _FORBIDDEN_EXPRESSIONS:
+        raise _refused("it may not call Java")
+    if name in _SUBQUERIES:
+        refuse_outside_calls(expression.plan())
+    for child in _items(expression.children()):
+        _refuse_java_call(child)
 
 
 def _expressions(node: Any, name: str) -> list[Any]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from posthouse.files import private_dir
+from posthouse.model.clock import system_clock
 from posthouse.model.errors import PosthouseError, error, error_from_problem
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.query import Answer, ask
@@ -153,8 +154,9 @@ class QueryServer:
 
 
 def run_audit(spark: SparkSession, lake: Lake, request: AuditRequest) -> dict[str, Any]:
-    """Audit a lake, and return the report as JSON has it."""
+    """Audit a lake, keep the result for programs that show it, and return the report as JSON has it."""
     from posthouse.pipeline.audit.audit import audit
+    from posthouse.pipeline.audit.finding import KEPT_FINDINGS, LastAudit, save_last_audit
     from posthouse.pipeline.connector.source_access import Access
 
     sources = [Access(each.url, each.token, each.tls_ca) for each in request.sources]
@@ -167,6 +169,9 @@ def run_audit(spark: SparkSession, lake: Lake, request: AuditRequest) -> dict[st
         publishers=request.publishers,
         own_node=request.own_node,
     )
+    if has_lake:
+        now_ns, first = system_clock().wall_ns(), found.findings[:KEPT_FINDINGS]
+        save_last_audit(lake.path, LastAudit(now_ns, found.records, found.events, found.counts, first))
     return found.as_value()
 
 

@@ -17,11 +17,10 @@ import psycopg
 
 from posthouse.log import get_log
 from posthouse.model.clock import Clock
-from posthouse.model.errors import Fatal, PosthouseError
+from posthouse.model.errors import Fatal, PosthouseError, copy_error
 from posthouse.postgresql.server_connection import ServerConnection, is_of_server, open_writer_session, translate
 from posthouse.postgresql.store_url import shown_url
-from posthouse.sqlite.connection import copy_error
-from posthouse.sqlite.transaction import BatchState, Item
+from posthouse.storage.batch import BatchState, Item
 
 log = get_log(__name__)
 WRITE_LOCK = 0x706F7374_00000001  # "post": held by the transaction that writes
@@ -148,13 +147,18 @@ class GroupTransaction(BatchState):
         while not self._closing.wait(_RETRY_S):
             try:
                 self.db = self.open_session()
-                status = self.db.value("SELECT pg_xact_status($1::text::xid8)", self.xact_id)
+                status = self.ask_outcome()
             except (PosthouseError, psycopg.Error):
                 continue
             if status != "in progress":
                 log.info("commit_settled", store=shown_url(self.url), xact_id=self.xact_id, status=status)
                 return bool(status == "committed")
         return False
+
+    def ask_outcome(self) -> str | None:
+        """Return what became of the last transaction; like a commit, the answer waits for a synchronous standby."""
+        found = self.db.row("SELECT pg_xact_status($1::text::xid8), pg_current_xact_id()::text", self.xact_id)
+        return None if found is None else found[0]
 
     def _to_caller_error(self, exc: BaseException) -> BaseException:
         cause = _cause(exc)

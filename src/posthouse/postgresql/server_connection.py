@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -41,6 +41,7 @@ _PARAMETERS = {
     "client_encoding": "UTF8",
 }
 _WRITER_SETTINGS = {"lock_timeout": _LOCK_MS, "idle_in_transaction_session_timeout": _IDLE_MS}
+_COPY_SETTINGS = {"lock_timeout": _LOCK_MS, "statement_timeout": 0, "idle_in_transaction_session_timeout": 0}
 _READER_SETTINGS = {"statement_timeout": _READ_MS, "idle_in_transaction_session_timeout": _READ_MS}
 
 
@@ -77,6 +78,12 @@ class ServerConnection:
         """Run several statements without parameters."""
         psycopg.ClientCursor(self._connection).execute(text.encode())
 
+    def copy_rows(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run COPY ... FROM STDIN with these rows."""
+        with self._connection.cursor().copy(statement.encode()) as copy:
+            for row in rows:
+                copy.write_row(row)
+
     @contextlib.contextmanager
     def pipeline(self, *, prepares: bool = True) -> Iterator[None]:
         """Send the statements of the body together where no read comes between; raise the first error at its end.
@@ -90,6 +97,18 @@ class ServerConnection:
                 yield
         finally:
             self._prepares = former
+
+    def fileno(self) -> int:
+        """Return the descriptor of the session, readable when `take_notifications` has something to return."""
+        return self._connection.fileno()
+
+    def take_notifications(self) -> list[tuple[str, str]]:
+        """Return the channel and the text of each notification that has arrived, without waiting."""
+        pgconn, found = self._connection.pgconn, []
+        pgconn.consume_input()
+        while (notification := pgconn.notifies()) is not None:
+            found.append((notification.relname.decode(), notification.extra.decode()))
+        return found
 
     @property
     def is_lost(self) -> bool:
@@ -124,7 +143,16 @@ def _given_options(given: dict[str, Any]) -> list[str]:
 
 def open_writer_session(url: str) -> ServerConnection:
     """Open a session that may write; it ends by itself if it idles inside a transaction."""
-    session = open_session(url, _WRITER_SETTINGS)
+    return _durable(open_session(url, _WRITER_SETTINGS))
+
+
+def open_copy_session(url: str) -> ServerConnection:
+    """Open a session that reads or writes a whole store, however long that takes."""
+    return _durable(open_session(url, _COPY_SETTINGS))
+
+
+def _durable(session: ServerConnection) -> ServerConnection:
+    """Let commits of the session survive power loss, and the loss of the server where a standby is synchronous."""
     if session.value("SHOW synchronous_commit") in ("off", "local"):
         session.queue("SET synchronous_commit = on")
     return session

@@ -26,8 +26,12 @@ _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 class SnapshotReads:
     """Sessions for reading, each used for one read at a time."""
 
-    def __init__(self, url: str, *, size: int = 4) -> None:
+    def __init__(
+        self, url: str, *, size: int = 4, on_connect: Callable[[ServerConnection], object] = lambda _session: None
+    ) -> None:
+        """Open no session yet; `on_connect` sees each new one and may refuse it with an error."""
         self._url = url
+        self._on_connect = on_connect
         self._mutex = threading.Lock()
         self._idle: list[ServerConnection] = []
         self._running = 0
@@ -90,11 +94,22 @@ class SnapshotReads:
             if self._idle:
                 return self._idle.pop(), False
         try:
-            return open_reader_session(self._url), True
+            return self._open(), True
         except BaseException:
             with self._mutex:
                 self._running -= 1
             raise
+
+    def _open(self) -> ServerConnection:
+        session = open_reader_session(self._url)
+        try:
+            self._on_connect(session)
+        except BaseException as exc:
+            session.close()
+            if isinstance(exc, psycopg.Error):
+                raise translate(exc, self._url) from exc
+            raise
+        return session
 
     def _give_back(self, session: ServerConnection) -> None:
         with self._mutex:

@@ -1,7 +1,9 @@
-"""URLs of databases: which text names one, and how logs show it. Loads no driver, so that settings can be checked."""
+"""URLs of databases: which text names one, how logs show it, and what is needed to open it. Loads no driver."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from posthouse.model.errors import error
@@ -9,9 +11,14 @@ from posthouse.model.errors import error
 _SCHEMES = ("postgresql://", "postgres://")
 
 
+def is_store_url(text: str) -> bool:
+    """Return True if a text names a database rather than a file."""
+    return text.startswith(_SCHEMES)
+
+
 def validate_store_url(text: str) -> str:
     """Return the URL of a database unchanged, or raise store_url_invalid."""
-    if not text.startswith(_SCHEMES):
+    if not is_store_url(text):
         raise error("store_url_invalid", reason="it does not begin with postgresql://")
     return text
 
@@ -20,3 +27,12 @@ def shown_url(url: str) -> str:
     """Return the URL without user, password and parameters, for logs and errors."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+@contextmanager
+def driver_required() -> Iterator[None]:
+    """Explain that the driver of PostgreSQL, an extra, is not installed."""
+    try:
+        yield
+    except ImportError as failure:
+        raise error("store_driver_missing", reason=str(failure)) from failure

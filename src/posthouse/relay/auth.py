@@ -1,33 +1,68 @@
 """Authentication: challenges, signed proofs that answer them, and bearer tokens.
 
-A challenge carries its time and a keyed hash, so issuing one takes no memory. Its holder can spend it once, within a
-minute. A proof is an event of kind 22242 that names this relay; it is never stored. The relay keeps only hashes of
-tokens, in memory, so a restart ends all of them. Tokens per node and in total are bounded; a token gives way only to a
-newer one of its own node, or if its address holds the most of all.
+Challenges and tokens carry their time and a keyed hash, so issuing them takes no memory. The key of the hash is derived
+from the relay's key: every relay with that key accepts the tokens of another one, also after a restart, and if they
+share a store its challenges. A challenge has one holder, who can spend it once, within a minute. A proof is an event of
+kind 22242 that names this relay; it is never stored. A token stands for its node for an hour by the wall clock; what
+the node may do is checked for each request.
 
     challenge = milliseconds (6 bytes) || random (10) || BLAKE2b-128 keyed, over those 16 bytes and the holder
+    token     = base64url of: expiry in milliseconds (6 bytes) || public key (32) || BLAKE2b-128 keyed, over those 38
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
-import heapq
 import hmac
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from posthouse.keys import new_token
+from posthouse.keys import NodeKey
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import AUTHENTICATION, Event
 from posthouse.model.limits import CHALLENGE_TTL_S, CREATED_AT_MAX_AHEAD_NS, MILLISECOND_NS, SECOND_NS, TOKEN_TTL_S
+from posthouse.model.node import node_from_key, node_key
 
 _TIME_BYTES = 6
 _RANDOM_BYTES = 10
 _MAC_BYTES = 16
 _HEAD_BYTES = _TIME_BYTES + _RANDOM_BYTES
 MAX_SPENT = 100_000  # within one minute; further proofs are refused, because a forgotten challenge could be reused
+
+
+class SpentChallenges(Protocol):
+    """Remembers the challenges that were answered, until they have expired."""
+
+    async def spend_challenge(self, challenge: bytes, now_ms: int, until_ms: int) -> bool:
+        """Note that a challenge, valid until `until_ms`, was answered; return False if it was noted before."""
+        ...
+
+
+class SpentInMemory:
+    """The spent challenges of a relay that is alone, and whose key of challenges ends with the process."""
+
+    def __init__(self, max_spent: int = MAX_SPENT) -> None:
+        self._max_spent = max_spent
+        #: challenge -> time in ms from which it is invalid anyway and can be dropped, oldest first
+        self._until_ms: OrderedDict[bytes, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._until_ms)
+
+    async def spend_challenge(self, challenge: bytes, now_ms: int, until_ms: int) -> bool:
+        while self._until_ms and next(iter(self._until_ms.values())) <= now_ms:
+            self._until_ms.popitem(last=False)
+        if challenge in self._until_ms:
+            return False
+        if len(self._until_ms) >= self._max_spent:
+            raise error("requests_exhausted", limit=self._max_spent)
+        self._until_ms[challenge] = until_ms
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,53 +74,62 @@ class Challenge:
 
 
 class Challenges:
-    """Issues challenges; each can be spent once, by its holder."""
+    """Issues challenges; each can be spent once, by its holder. Made by `open_challenges`."""
 
-    def __init__(self, clock: Clock, *, ttl_s: int = CHALLENGE_TTL_S, max_spent: int = MAX_SPENT) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        now_ns: Callable[[], int],
+        secret: bytes,
+        spent: SpentChallenges,
+    ) -> None:
         self._clock = clock
-        self._ttl_ms = ttl_s * 1_000
-        self._max_spent = max_spent
-        self._secret = secrets.token_bytes(32)
-        #: challenge -> boot time in ms from which it is invalid anyway and can be dropped, oldest first
-        self._spent: OrderedDict[bytes, int] = OrderedDict()
+        self._now_ns = now_ns
+        self._secret = secret
+        self._spent = spent
 
     def issue(self, holder: str) -> Challenge:
         """Return a new challenge that only `holder` (a node id or the name of a connection) can spend."""
         head = self._now_ms().to_bytes(_TIME_BYTES, "big") + secrets.token_bytes(_RANDOM_BYTES)
-        expires_at_ns = self._clock.wall_ns() + self._ttl_ms * MILLISECOND_NS
+        expires_at_ns = self._clock.wall_ns() + CHALLENGE_TTL_S * SECOND_NS
         return Challenge((head + self._mac(head, holder)).hex(), expires_at_ns)
 
-    def check(self, text: str, holder: str) -> bytes:
-        """Return the bytes of a challenge, or raise challenge_invalid: forged, of another holder, or expired."""
+    def check(self, text: str, holder: str) -> tuple[bytes, int]:
+        """Return a challenge and when it expires, or raise challenge_invalid: forged, of another holder, or expired."""
         packed = _unpack_challenge(text)
         head = packed[:_HEAD_BYTES]
+        until_ms = int.from_bytes(head[:_TIME_BYTES], "big") + CHALLENGE_TTL_S * 1_000
         is_ours = hmac.compare_digest(packed[_HEAD_BYTES:], self._mac(head, holder))
-        if not is_ours or self._now_ms() >= int.from_bytes(head[:_TIME_BYTES], "big") + self._ttl_ms:
+        if not is_ours or self._now_ms() >= until_ms:
             raise error("challenge_invalid")
-        return packed
+        return packed, until_ms
 
-    def spend(self, text: str, holder: str) -> None:
+    async def spend(self, text: str, holder: str) -> None:
         """Check a challenge and spend it, or raise challenge_invalid, also if it was spent before."""
-        packed, now_ms = self.check(text, holder), self._now_ms()
-        self._drop_expired(now_ms)
-        if packed in self._spent:
+        packed, until_ms = self.check(text, holder)
+        if not await self._spent.spend_challenge(packed, self._now_ms(), until_ms):
             raise error("challenge_invalid")
-        if len(self._spent) >= self._max_spent:
-            raise error("requests_exhausted", limit=self._max_spent)
-        self._spent[packed] = now_ms + self._ttl_ms
 
     def _mac(self, head: bytes, holder: str) -> bytes:
-        return hashlib.blake2b(head + holder.encode(), digest_size=_MAC_BYTES, key=self._secret).digest()
-
-    def _drop_expired(self, now_ms: int) -> None:
-        while self._spent:
-            challenge, until_ms = next(iter(self._spent.items()))
-            if until_ms > now_ms:
-                return
-            del self._spent[challenge]
+        return _mac(self._secret, head + holder.encode())
 
     def _now_ms(self) -> int:
-        return self._clock.boot_ns() // MILLISECOND_NS
+        return self._now_ns() // MILLISECOND_NS
+
+
+def open_challenges(clock: Clock, key: NodeKey, shared: SpentChallenges | None) -> Challenges:
+    """Return the challenges of a relay; `shared` remembers those that were spent at any relay of its store.
+
+    A relay that is alone (None) remembers them in memory. So its key of challenges ends with the process, and it can
+    count their minute in boot time, which no step of the wall clock changes.
+    """
+    if shared is None:
+        return Challenges(clock, clock.boot_ns, secrets.token_bytes(32), SpentInMemory())
+    return Challenges(clock, clock.wall_ns, key.derive(b"challenges"), shared)
+
+
+def _mac(secret: bytes, text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=_MAC_BYTES, key=secret).digest()
 
 
 def _unpack_challenge(text: str) -> bytes:
@@ -134,13 +178,14 @@ def _proof_invalid(reason: str) -> PosthouseError:
     return error("proof_invalid", reason=reason)
 
 
-TOKENS_PER_NODE = 16  # enough for the processes of one node; a further token replaces the node's oldest
-MAX_TOKENS = 100_000  # about 50 MB; a further token replaces the oldest of the address that holds the most
+_NODE_BYTES = 32
+_SIGNED_BYTES = _TIME_BYTES + _NODE_BYTES
+_TOKEN_CHARS = 72  # 54 bytes: no padding
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A new token; the relay itself keeps only its hash."""
+    """A new token."""
 
     text: str
     expires_at_ns: int
@@ -149,89 +194,49 @@ class Token:
         return f"Token(expires_at_ns={self.expires_at_ns})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    node: str
-    address: str
-    expires_boot_ns: int
-
-
 class Tokens:
-    """The valid tokens."""
+    """Issues tokens and tells which node one stands for."""
 
-    def __init__(self, clock: Clock, *, ttl_s: int = TOKEN_TTL_S, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(self, clock: Clock, secret: bytes, *, ttl_s: int = TOKEN_TTL_S) -> None:
         self._clock = clock
-        self._ttl_ns = ttl_s * SECOND_NS
-        self._max_tokens = max_tokens
-        #: by hash, oldest first: all have the same lifetime, so the first is the next to expire
-        self._held: OrderedDict[bytes, _Held] = OrderedDict()
-        self._of_node: dict[str, OrderedDict[bytes, None]] = {}
-        self._of_address: dict[str, OrderedDict[bytes, None]] = {}
-        #: (minus a number of tokens, address): for each address at least one number that is not too small
-        self._heaviest: list[tuple[int, str]] = []
+        self._secret = secret
+        self._ttl_ms = ttl_s * 1_000
 
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def issue(self, node: str, address: str | None = None) -> Token:
-        """Return a new token for `node`, which asks from an address."""
-        home = address or ""
-        now_ns = self._clock.boot_ns()
-        self._expire(now_ns)
-        mine = self._of_node.get(node)
-        if mine is not None and len(mine) >= TOKENS_PER_NODE:
-            self._drop(next(iter(mine)))
-        elif len(self._held) >= self._max_tokens:
-            self._drop(self._oldest_of_heaviest(home))
-        text = new_token()
-        digest = _token_digest(text)
-        self._held[digest] = _Held(node, home, now_ns + self._ttl_ns)
-        self._of_node.setdefault(node, OrderedDict())[digest] = None
-        self._of_address.setdefault(home, OrderedDict())[digest] = None
-        self._note_weight(home)
-        return Token(text, self._clock.wall_ns() + self._ttl_ns)
+    def issue(self, node: str) -> Token:
+        """Return a new token for `node`."""
+        expires_ms = self._clock.wall_ns() // MILLISECOND_NS + self._ttl_ms
+        signed = expires_ms.to_bytes(_TIME_BYTES, "big") + node_key(node)
+        text = base64.urlsafe_b64encode(signed + _mac(self._secret, signed)).decode()
+        return Token(text, expires_ms * MILLISECOND_NS)
 
     def node_of(self, text: str) -> str:
         """Return the node of a token, or raise token_invalid."""
-        held = self._held.get(_token_digest(text))
-        if held is None or held.expires_boot_ns <= self._clock.boot_ns():
+        packed = _unpack_token(text)
+        signed = packed[:_SIGNED_BYTES]
+        expires_ms = int.from_bytes(signed[:_TIME_BYTES], "big")
+        is_ours = hmac.compare_digest(packed[_SIGNED_BYTES:], _mac(self._secret, signed))
+        if not is_ours or self._clock.wall_ns() // MILLISECOND_NS >= expires_ms:
             raise error("token_invalid")
-        return held.node
-
-    def _note_weight(self, address: str) -> None:
-        """Note how many tokens an address holds now; drop outdated numbers once there are more of them than tokens."""
-        heap = self._heaviest
-        heapq.heappush(heap, (-len(self._of_address[address]), address))
-        if len(heap) > 2 * len(self._held):
-            heap[:] = [(-len(digests), each) for each, digests in self._of_address.items()]
-            heapq.heapify(heap)
-
-    def _oldest_of_heaviest(self, home: str) -> bytes:
-        """Return the oldest token of the address that holds the most; with equal numbers, of the one that asks."""
-        heap = self._heaviest
-        while len(self._of_address.get(heap[0][1], ())) < -heap[0][0]:  # some of its tokens have expired since
-            address = heapq.heappop(heap)[1]
-            if address in self._of_address:
-                heapq.heappush(heap, (-len(self._of_address[address]), address))
-        own = self._of_address.get(home)
-        heaviest = self._of_address[heap[0][1]]
-        return next(iter(own if own is not None and len(own) >= len(heaviest) else heaviest))
-
-    def _expire(self, now_ns: int) -> None:
-        while self._held:
-            digest, held = next(iter(self._held.items()))
-            if held.expires_boot_ns > now_ns:
-                return
-            self._drop(digest)
-
-    def _drop(self, digest: bytes) -> None:
-        held = self._held.pop(digest)
-        for digests_of, owner in ((self._of_node, held.node), (self._of_address, held.address)):
-            del digests_of[owner][digest]
-            if not digests_of[owner]:
-                del digests_of[owner]
+        return node_from_key(signed[_TIME_BYTES:])
 
 
-def _token_digest(text: str) -> bytes:
-    # header bytes that are not UTF-8 arrive as surrogates: such a token is unknown and must not raise
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+def _unpack_token(text: str) -> bytes:
+    if len(text) == _TOKEN_CHARS:
+        try:
+            return base64.b64decode(text, altchars=b"-_", validate=True)
+        except ValueError:  # header bytes that are not UTF-8 arrive as surrogates
+            pass
+    raise error("token_invalid")
+
+
+def open_tokens(clock: Clock, key: NodeKey) -> Tokens:
+    """Return the tokens of a relay."""
+    return Tokens(clock, key.derive(b"tokens"))
+
+
+_PEER_TTL_S = 60  # used once, when a relay connects to another; clocks of relays may differ by less
+
+
+def peer_tokens(key: NodeKey, clock: Clock) -> Tokens:
+    """Return the tokens with which relays of one store, which have the same key, authenticate to each other."""
+    return Tokens(clock, key.derive(b"peers"), ttl_s=_PEER_TTL_S)

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from aiohttp import web
 
 from posthouse.files import read_private
 from posthouse.http.call import Call
@@ -22,6 +24,7 @@ from posthouse.keys import NodeKey, same_token
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, decode_event
+from posthouse.model.limits import BATCH_MAX_EVENTS
 from posthouse.relay.accept.verify import verify_proof
 from posthouse.relay.auth import Challenges, Tokens, read_proof
 from posthouse.relay.engine import RelayEngine
@@ -34,10 +37,19 @@ from posthouse.relay.wire.websocket import WebSocketConnection
 
 def features_of(context: RelayContext) -> dict[str, Any]:
     """Return the features of this relay, with their parameters, for HELLO and /v1/info."""
-    return dict.fromkeys(_FEATURES, True) | message_features(context.engine.settings.deliveries)
+    parameters = {"batch_signatures": BATCH_MAX_EVENTS} | message_features(context.engine.settings.deliveries)
+    return dict.fromkeys(_FEATURES, True) | parameters
 
 
-_FEATURES = ("events", "live", "lists", "meshes", "locks", "lock_sessions")
+_FEATURES = ("events", "live", "lists", "meshes", "locks", "lock_sessions", "requests", "deletions", "rotations")
+
+
+class EventStream(Protocol):
+    """An open GET /v1/events/stream."""
+
+    def end(self, failure: PosthouseError) -> None:
+        """Send why the stream ends and where to continue, and end it."""
+        ...
 
 
 @dataclass(slots=True)
@@ -54,8 +66,12 @@ class RelayContext:
     meters: Meters
     #: unsent bytes of all connections
     outbound: OutboundAccount
-    #: open streams
+    #: open WebSocket streams
     connections: dict[WebSocketConnection, None] = field(default_factory=dict)
+    #: open event streams over HTTP
+    event_streams: dict[EventStream, None] = field(default_factory=dict)
+    #: other relays of the store that are connected to this one
+    peers: dict[WebSocketConnection, None] = field(default_factory=dict)
     #: how to find the address that a request counts for
     addresses: AddressRule = field(default_factory=AddressRule)
     #: HOST:PORT that invites carry
@@ -78,14 +94,14 @@ class RelayCall(Call[RelayContext]):
 
     @property
     def node(self) -> str:
-        """The node that the request's token belongs to; raises authentication_required or token_invalid."""
+        """The node that the request's token belongs to; raises if there is no valid token, or its key was retired."""
         header = self.request.headers.get("Authorization")
         if header is None:
             raise error("authentication_required")
         token = bearer_token(header)
         if token is None:
             raise error("token_invalid")
-        return self.context.tokens.node_of(token)
+        return check_key(self.context, self.context.tokens.node_of(token))
 
     @property
     def is_stranger(self) -> bool:
@@ -121,6 +137,18 @@ class RelayCall(Call[RelayContext]):
         return False
 
 
+NS_HEADER = "Posthouse-Ns"
+NS_AS_TEXT = "string"
+
+
+def wants_ns_as_text(request: web.BaseRequest) -> bool:
+    """Return True if the caller asks for nanoseconds as decimal text, because its JSON numbers are not exact."""
+    given = request.headers.get(NS_HEADER)
+    if given not in (None, NS_AS_TEXT):
+        raise error("parameter_invalid", name=NS_HEADER, reason=f"its only value is {NS_AS_TEXT}")
+    return given is not None
+
+
 METRICS_PATH = "/metrics"
 _METRICS_TOKEN = re.compile(rb"[A-Za-z0-9_-]{16,200}")
 
@@ -136,6 +164,14 @@ def read_metrics_token(path: Path) -> bytes:
     return token
 
 
+def check_key(context: RelayContext, node: str) -> str:
+    """Return a node, or raise why its key may not be used any more."""
+    refusal = context.engine.meshes.key_error(node)
+    if refusal is not None:
+        raise refusal
+    return node
+
+
 async def prove_challenge(context: RelayContext, event: bytes, address: str | None) -> str:
     """Return the node whose proof answers a challenge that was issued to it; the login counts for an address.
 
@@ -143,7 +179,7 @@ async def prove_challenge(context: RelayContext, event: bytes, address: str | No
     """
     with _login(context, event, address):
         node, challenge = _read_answer(context, await context.engine.verify(event))
-        context.challenges.spend(challenge, node)
+        await context.challenges.spend(challenge, node)
         return node
 
 
@@ -163,7 +199,7 @@ def _read_answer(context: RelayContext, signed: Event) -> tuple[str, str]:
     proof = read_proof(signed, context.relay, context.clock.wall_ns())
     if proof.challenge is None:
         raise error("proof_invalid", reason="it needs exactly one challenge tag with one value")
-    return proof.node, proof.challenge
+    return check_key(context, proof.node), proof.challenge
 
 
 @contextmanager

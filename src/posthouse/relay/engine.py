@@ -8,218 +8,78 @@ to the event loop that `start` ran on. Nothing here knows HTTP or WebSockets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from posthouse.files import private_dir
-from posthouse.journal.cursor import Cursor, Extent, parse_cursor, resolve_cursor
-from posthouse.journal.digest import Record
 from posthouse.journal.store import exit_process
+from posthouse.keys import NodeKey
+from posthouse.model import limits
 from posthouse.model.clock import Clock
-from posthouse.model.errors import Fatal, error
-from posthouse.model.event import Coordinate, Event, is_event_id
-from posthouse.model.filters import Filter
-from posthouse.model.limits import (
-    EPHEMERAL_BURST,
-    EPHEMERAL_RATE_PER_S,
-    EVENT_BURST,
-    EVENT_RATE_PER_S,
-    QUERY_MAX_LIMIT,
-    QUERY_PAGE_BYTES,
-    WAIT_QUEUE_MAX,
-)
-from posthouse.model.lock_scope import validate_resource
-from posthouse.model.node import DEFAULT_MESH
+from posthouse.model.errors import Fatal
+from posthouse.model.event import Event
 from posthouse.model.rate import Rate
 from posthouse.model.ulid import UlidGenerator
-from posthouse.relay.accept.authorize import Authorizer, Mesh, Meshes, RateBuckets, Right
+from posthouse.postgresql.store_url import driver_required
+from posthouse.relay.accept.authorize import Authorizer
 from posthouse.relay.accept.group_commit import GroupCommitter
+from posthouse.relay.accept.mesh_registry import Meshes, Right
 from posthouse.relay.accept.path import AcceptPath, Refusals
+from posthouse.relay.accept.rates import RateBuckets, RateShare
 from posthouse.relay.accept.submission import Answered, OnAnswers, Submitter
 from posthouse.relay.accept.verify import count_processors, verifier_threads, verify_proof
+from posthouse.relay.cluster.cluster import Cluster
+from posthouse.relay.cluster.cluster_locks import ClusterLocks
+from posthouse.relay.cluster.following import Following
 from posthouse.relay.locks.decide import start_run
 from posthouse.relay.locks.service import Locks
 from posthouse.relay.meshes.administration import Administration, MeshChanges, prepare_main, prepare_pinch
+from posthouse.relay.meshes.approvals import Approvals
 from posthouse.relay.meshes.fence_rules import FenceRules
 from posthouse.relay.meshes.invites import Invites
+from posthouse.relay.meshes.key_changes import KeyChanges
+from posthouse.relay.meshes.mesh_control import MeshControl
 from posthouse.relay.meshes.participation import Participation
 from posthouse.relay.messages.accept import MessageHandlers
+from posthouse.relay.messages.open_requests import OpenRequests
 from posthouse.relay.messages.operator_view import MessageStatus, QueueOperations
 from posthouse.relay.messages.sessions import ReaderSessions
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.messages.sweeper import QueueSweeper
+from posthouse.relay.ops.deletion import AdminDeletion, DeletionOrder, DeletionResult
 from posthouse.relay.ops.housekeeping import ArchivedRange, Housekeeping, MarkKeeper, Pruning
-from posthouse.relay.store.event_rows import Page, Pruned, Query, Scope, StoredEvent
-from posthouse.relay.store.high_water import MarkFile
+from posthouse.relay.ops.retention_sweeper import RetentionSweeper
+from posthouse.relay.reads import Reads
+from posthouse.relay.replication.followers import Followers, FollowSettings
+from posthouse.relay.replication.mirroring import Mirroring, MirrorRights
+from posthouse.relay.store.event_rows import Pruned
+from posthouse.relay.store.high_water import MarkFile, StoredState
 from posthouse.relay.store.protocol import RelayStore
+from posthouse.relay.store.shared_store import Charge
+from posthouse.relay.store.sqlite.recording import MAX_BYTES as FOLLOW_MAX_BYTES
 from posthouse.relay.store.sqlite.store import FILE_NAME, SqliteStore
+from posthouse.relay.webhooks.dispatcher import Dispatcher
+from posthouse.relay.webhooks.incoming import IncomingHooks
+from posthouse.relay.webhooks.managing import Webhooks
+from posthouse.relay.webhooks.sending import PUBLIC_ONLY, SendingSettings, WebhookSender
 from posthouse.relay.wire.accept_results import Answer, Committed, Listener
-from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
+from posthouse.storage.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
+from posthouse.tracing import Tracer
 
-Order = Literal["asc", "desc"]
-
-
-class Reads:
-    """Every read of the relay; each names the node that it is for."""
-
-    def __init__(self, store: RelayStore, meshes: Meshes) -> None:
-        self.store = store
-        #: rights of nodes in meshes, as committed
-        self.meshes = meshes
-
-    def scope(self, node: str, filters: Sequence[Filter] = ()) -> Scope:
-        """Return which events a node may read; raise if a filter names a mesh that it may not read."""
-        for each in filters:
-            if each.mesh is not None:
-                self.meshes.require(node, each.mesh, Right.READ)
-        return Scope(node, self.meshes.readable(node))
-
-    def cursor(self, seq: int) -> str:
-        """Return the cursor of a seq in this store."""
-        return str(Cursor(self.store.epoch, seq))
-
-    async def query(
-        self,
-        node: str,
-        filters: Sequence[Filter],
-        *,
-        cursor: str | None = None,
-        limit: int = QUERY_MAX_LIMIT,
-        order: Order = "asc",
-        max_bytes: int = QUERY_PAGE_BYTES,
-    ) -> Page:
-        """Return stored events that match one of the filters, in commit order."""
-        scope = self.scope(node, filters)
-        from_seq = await self._from_seq(cursor)
-        return await self.store.query(Query(filters, scope, from_seq, limit, order == "desc", max_bytes))
-
-    async def count(self, node: str, filters: Sequence[Filter]) -> int:
-        """Return how many stored events match one of the filters."""
-        return await self.store.count(filters, self.scope(node, filters))
-
-    async def event(self, node: str, event_id: str) -> StoredEvent:
-        """Return one event, or raise event_unknown."""
-        found = await self.store.event(event_id, self.scope(node)) if is_event_id(event_id) else None
-        if found is None:
-            raise error("event_unknown", id=event_id[:64])
-        return found
-
-    async def address(self, node: str, coordinate: Coordinate) -> StoredEvent:
-        """Return the latest event of a coordinate, or raise address_unknown."""
-        found = await self.store.current(coordinate, self.scope(node))
-        if found is None:
-            raise error("address_unknown", coordinate=str(coordinate))
-        return found
-
-    async def pointer(self, node: str, mesh: str, resource: str) -> StoredEvent:
-        """Return the newest event under the fence of a resource, over all authors, or raise pointer_unknown."""
-        self.meshes.require(node, mesh, Right.READ)
-        found = await self.store.pointer(mesh, validate_resource(resource), self.scope(node))
-        if found is None:
-            raise error("pointer_unknown", mesh=mesh, resource=resource)
-        return found
-
-    async def history(
-        self,
-        node: str,
-        coordinate: Coordinate,
-        *,
-        cursor: str | None = None,
-        limit: int = QUERY_MAX_LIMIT,
-        order: Order = "asc",
-    ) -> Page:
-        """Return all versions of a coordinate, in commit order."""
-        query = Query((), self.scope(node), await self._from_seq(cursor), limit, order == "desc")
-        return await self.store.history(coordinate, query)
-
-    async def journal(
-        self,
-        node: str,
-        *,
-        after: str | None = None,
-        types: Collection[str] | None = None,
-        limit: int = QUERY_MAX_LIMIT,
-    ) -> tuple[list[Record], str]:
-        """Return journal records and the cursor after them; only for admins of the relay."""
-        self.require_admin(node)
-        seq = resolve_cursor(await self.store.extent(), after)
-        records = await self.store.journal(seq, limit, types)
-        return records, self.cursor(records[-1].seq if records else seq)
-
-    async def newest_journal(
-        self,
-        node: str,
-        *,
-        before: str | None = None,
-        types: Collection[str] | None = None,
-        limit: int = QUERY_MAX_LIMIT,
-    ) -> tuple[list[Record], str | None]:
-        """Return journal records newest first, and the cursor before them, None at the end; only for relay admins.
-
-        One call looks at a bounded number of records, so it may return fewer than exist; the cursor goes on.
-        """
-        self.require_admin(node)
-        extent = await self.store.extent()
-        through = extent.head if before is None else min(resolve_cursor(extent, before), extent.head)
-        found: list[Record] = []
-        for _ in range(_NEWEST_STEPS):
-            after = max(extent.pruned_through, through - _NEWEST_WINDOW)
-            window = [each for each in await self.store.journal(after, _NEWEST_WINDOW, types) if each.seq <= through]
-            found += reversed(window)
-            through = after
-            if len(found) >= limit or through <= extent.pruned_through:
-                break
-        if len(found) > limit:
-            through = found[limit - 1].seq - 1
-        return found[:limit], None if through <= extent.pruned_through else self.cursor(through)
-
-    async def feed(
-        self, node: str, name: str, *, after: str | None = None, limit: int = QUERY_MAX_LIMIT
-    ) -> tuple[list[str], list[tuple[Any, ...]], str]:
-        """Return columns and rows of a feed and the cursor after them; only for admins of the relay."""
-        self.require_admin(node)
-        seq = resolve_cursor(await self.store.extent(), after)
-        columns, rows = await self.store.feed(name, seq, limit)
-        return columns, rows, self.cursor(rows[-1][0] if rows else seq)
-
-    def meshes_of(self, node: str) -> list[dict[str, Any]]:
-        """Return the meshes that a node may read, with its role and its member name in each."""
-        found = [mesh for mesh in self.meshes.all() if Right.READ in mesh.rights(node)]
-        return [_describe_mesh(mesh, node) for mesh in found]
-
-    def require_admin(self, node: str) -> None:
-        """Raise unless a node administers the relay, that is, the mesh main."""
-        self.meshes.require(node, DEFAULT_MESH, Right.ADMINISTER)
-
-    async def _from_seq(self, cursor: str | None) -> int | None:
-        """Return the seq of a cursor; it may be below the journal's horizon, because events outlive their records."""
-        if cursor is None:
-            return None
-        extent = await self.store.extent()
-        parsed = parse_cursor(cursor)
-        is_below_horizon = parsed.epoch == extent.epoch and parsed.seq < extent.pruned_through
-        return parsed.seq if is_below_horizon else resolve_cursor(extent, cursor)
+EVENT_RATE = Rate(limits.EVENT_RATE_PER_S, limits.EVENT_BURST)
+EPHEMERAL_RATE = Rate(limits.EPHEMERAL_RATE_PER_S, limits.EPHEMERAL_BURST)
 
 
-_NEWEST_WINDOW = 2_000  # records that one step backwards looks at
-_NEWEST_STEPS = 25
+@dataclass(frozen=True)
+class ClusterSettings:
+    """What a relay that shares its store needs."""
 
-
-def _describe_mesh(mesh: Mesh, node: str) -> dict[str, Any]:
-    member = mesh.members.get(node)
-    return {
-        "mesh": mesh.row.mesh,
-        "open": mesh.row.is_open,
-        "role": mesh.role(node),
-        "name": None if member is None else member.name,
-    }
-
-
-EVENT_RATE = Rate(EVENT_RATE_PER_S, EVENT_BURST)
-EPHEMERAL_RATE = Rate(EPHEMERAL_RATE_PER_S, EPHEMERAL_BURST)
+    #: URL under which the other relays reach this one
+    advertise: str
+    #: returns a token that proves to another relay that this one has the relay's key
+    token: Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -236,6 +96,8 @@ class EngineSettings:
     event_rate: Rate = EVENT_RATE
     ephemeral_rate: Rate = EPHEMERAL_RATE
     deliveries: DeliverySettings = DEFAULT_SETTINGS
+    #: how long ids of removed events stay known; older events are refused
+    known_ids_ns: int = limits.KNOWN_IDS_DAYS * limits.DAY_S * limits.SECOND_NS
     #: whether the relay's key was made in this start: with a new store, fencing tokens then begin at 0
     has_new_key: bool = False
     #: where the high-water mark of the store is kept; None: nowhere
@@ -243,12 +105,24 @@ class EngineSettings:
     #: whether there is a mesh of Pinch addresses
     has_pinch: bool = False
     #: clients that may wait for one lock
-    wait_queue_max: int = WAIT_QUEUE_MAX
+    wait_queue_max: int = limits.WAIT_QUEUE_MAX
     #: URL of a PostgreSQL database; None: relay.db in the data directory
     store: str | None = None
+    #: how this relay is one of several on the database; None: it is alone
+    cluster: ClusterSettings | None = None
     #: units of work, and their bytes, that may wait for the store's writer
     writer_max_items: int = MAX_WAITING_ITEMS
     writer_max_bytes: int = MAX_WAITING_BYTES
+    #: how webhooks are sent
+    sending: SendingSettings = PUBLIC_ONLY
+    #: webhooks, and incoming hooks, of one mesh
+    webhooks_per_mesh: int = 50
+    #: which nodes may follow
+    follow: FollowSettings = field(default_factory=FollowSettings)
+    #: bytes of changes that are kept for followers
+    follow_max_bytes: int = FOLLOW_MAX_BYTES
+    #: which nodes may mirror which meshes
+    mirrors: MirrorRights = field(default_factory=MirrorRights)
     #: threads that verify signatures; 0: the event loop verifies
     verifier_threads: int = field(default_factory=lambda: verifier_threads(count_processors()))
 
@@ -266,26 +140,21 @@ def open_store(
     bounds = {"writer_max_items": settings.writer_max_items, "writer_max_bytes": settings.writer_max_bytes}
     if settings.store is None:
         private_dir(settings.data_dir)
-        return SqliteStore(settings.data_dir / FILE_NAME, clock, on_fatal=on_fatal, vfs=vfs, **bounds)
-    with _driver_required():
+        path = settings.data_dir / FILE_NAME
+        follow_max_bytes = settings.follow_max_bytes
+        return SqliteStore(path, clock, on_fatal=on_fatal, vfs=vfs, follow_max_bytes=follow_max_bytes, **bounds)
+    with driver_required():
         from posthouse.relay.store.postgresql.pg_store import PgStore
-    return PgStore(settings.store, clock, on_fatal=on_fatal, **bounds)
+    mark = None if settings.mark_file is None else settings.mark_file.read()
+    is_shared = settings.cluster is not None
+    return PgStore(settings.store, clock, on_fatal=on_fatal, is_shared=is_shared, mark=mark, **bounds)
 
 
-def server_extent(url: str) -> Extent | None:
-    """Return the extent of the store in a database, None if there is no store; blocks."""
-    with _driver_required():
-        from posthouse.relay.store.postgresql.pg_store import stored_extent
-    return stored_extent(url)
-
-
-@contextmanager
-def _driver_required() -> Iterator[None]:
-    """Explain that the driver of PostgreSQL, an extra, is not installed."""
-    try:
-        yield
-    except ImportError as failure:
-        raise error("store_driver_missing", reason=str(failure)) from failure
+def server_state(url: str) -> StoredState:
+    """Return what a start has to know of the store in a database; blocks."""
+    with driver_required():
+        from posthouse.relay.store.postgresql.pg_journal import find_stored
+    return find_stored(url)
 
 
 class RelayEngine(Reads):
@@ -297,40 +166,101 @@ class RelayEngine(Reads):
         clock: Clock,
         store: RelayStore,
         meshes: Meshes,
-        lock_run: str,
+        lock_run: str | None,
         mark_keeper: MarkKeeper | None,
     ) -> None:
         super().__init__(store, meshes)
         self.settings = settings
         self.clock = clock
-        self.committer = committer = GroupCommitter(store)
+        self.committer = committer = GroupCommitter(store, clock)
         self.changes = MeshChanges(store, meshes, committer)
         self.administration = Administration(self.changes, may_open_main=settings.is_main_open)
         self.participation = Participation(self.changes)
         self.fence_rules = FenceRules(self.changes)
+        self.approvals = Approvals(self.changes)
         self.invites = Invites(self.changes, settings.relay, UlidGenerator(clock))
-        self.locks = Locks(store, meshes, clock, lock_run, max_per_lock=settings.wait_queue_max)
         self.sessions = ReaderSessions(store, committer, meshes, clock, settings.deliveries)
+        self._open_locks(lock_run)
         self.participation.on_blocked = self.sessions.apply_closed
         self.queues = QueueOperations(self.sessions, meshes)
         self.states = MessageStatus(store, meshes, clock, settings.deliveries)
         self.refusals = Refusals(clock)
-        self.authorizer = Authorizer(
-            meshes, clock, RateBuckets(settings.event_rate), RateBuckets(settings.ephemeral_rate)
-        )
+        share = self.rate_share
+        rates = RateBuckets(settings.event_rate, share=share), RateBuckets(settings.ephemeral_rate, share=share)
+        self.authorizer = Authorizer(meshes, clock, *rates, share, settings.relay, settings.known_ids_ns)
         self.strangers = self.authorizer.strangers
         self._path = AcceptPath(
             committer,
             self.authorizer,
             self.refusals,
             settings.verifier_threads,
-            MessageHandlers(settings.deliveries),
+            MessageHandlers(settings.deliveries, settings.relay, meshes.successor),
             self.sessions.apply_effects,
         )
-        self.sweeper = QueueSweeper(self.sessions)
+        self.key_changes = KeyChanges(self.changes, self._path.announce)
+        self._open_requests_and_webhooks()
+        self.sweeper = QueueSweeper(self.sessions, self.charge)
+        self._open_retention()
+        self._open_copies()
         self._pruning = Pruning(store)
-        self._housekeeping = Housekeeping(store, self.refusals, committer)
+        self._housekeeping = Housekeeping(store, self.refusals, committer, clock, self.charge)
         self._mark_keeper = mark_keeper
+
+    def _open_locks(self, lock_run: str | None) -> None:
+        """Open the locks: those of a relay that is alone, or those of the cluster."""
+        store, meshes, clock, settings = self.store, self.meshes, self.clock, self.settings
+        self.rate_share = RateShare()
+        #: None: this relay is alone
+        self.cluster: Cluster | None = None
+        self.locks: Locks | ClusterLocks
+        if settings.cluster is not None and store.shared is not None:
+            self.cluster = Cluster(
+                store,
+                store.shared,
+                meshes,
+                self.sessions,
+                clock,
+                advertise=settings.cluster.advertise,
+                token=settings.cluster.token,
+                wait_queue_max=settings.wait_queue_max,
+                rate_share=self.rate_share,
+            )
+            self.locks = self.cluster.locks
+        else:
+            self.locks = Locks(store, meshes, clock, lock_run or "", max_per_lock=settings.wait_queue_max)
+        self.charge = Charge(self.cluster)
+
+    def _open_copies(self) -> None:
+        parts = self.store, self.meshes, self.clock
+        self.mirroring = Mirroring(*parts, self._path.open_mirror, self._from_seq, self.settings.mirrors)
+        self._path.listen(self.mirroring.note_committed)
+        self.followers = Followers(self.store.changes, self.settings.data_dir, self.clock, self.settings.follow)
+
+    def _open_retention(self) -> None:
+        self._deletion = AdminDeletion(self.store, self.accept_many, self.clock)
+        self.retention = RetentionSweeper(
+            self.store,
+            self.meshes,
+            self.clock,
+            self.settings.known_ids_ns,
+            self.sessions.apply_closed,
+            self.charge,
+        )
+        self.mesh_control = MeshControl(self.changes, self.store, self.retention.wake)
+
+    def _open_requests_and_webhooks(self) -> None:
+        store, meshes, clock, settings = self.store, self.meshes, self.clock, self.settings
+        self.requests = OpenRequests(store)
+        self._path.listen(self.requests.publish)
+        sender = WebhookSender(settings.sending, clock)
+        self.webhooks = Webhooks(store, meshes, sender, clock, settings.webhooks_per_mesh)
+        self.dispatcher = Dispatcher(store, meshes, sender, clock, self.charge)
+        self.webhooks.on_change = self.dispatcher.wake
+        self._path.listen(self.dispatcher.wake)
+        self.incoming_hooks = IncomingHooks(
+            store, meshes, self.administration, self.accept, clock, settings.webhooks_per_mesh, self.rate_share
+        )
+        self.dispatcher.start()
 
     @classmethod
     async def start(
@@ -344,28 +274,57 @@ class RelayEngine(Reads):
         """Open the store, create the mesh main and its admins, and start the threads."""
         store = await asyncio.to_thread(open_store, settings, clock, on_fatal, vfs)
         try:
+            if store.shared is not None:
+                await store.shared.claim(settings.relay)
             rows = await prepare_main(store, settings.relay, is_open=settings.is_main_open, admins=settings.admins)
             if settings.has_pinch:
                 rows = await prepare_pinch(store, settings.relay, settings.admins)
             mark = None if settings.mark_file is None else settings.mark_file.read()
-            lock_run = await start_run(store, clock, mark, has_new_key=settings.has_new_key)
+            lock_run = None  # of a relay that shares its store: it begins a run when it leads
+            if settings.cluster is None:
+                lock_run = await start_run(store, clock, mark, has_new_key=settings.has_new_key)
             keeper = None if settings.mark_file is None else MarkKeeper(store, clock, settings.mark_file)
             if keeper is not None:
                 await keeper.start()
+            engine = cls(settings, clock, store, Meshes(rows), lock_run, keeper)
+            await engine.followers.start()
+            await engine._join_others(on_fatal)
         except BaseException:
             await asyncio.to_thread(store.close)
             raise
-        return cls(settings, clock, store, Meshes(rows), lock_run, keeper)
+        return engine
+
+    async def _join_others(self, on_fatal: Callable[[Fatal], None]) -> None:
+        """Connect this relay to the others of its store, if it shares one."""
+        cluster, shared = self.cluster, self.store.shared
+        if cluster is None or shared is None:
+            return
+        cluster.open_submitter = self._path.open_submitter
+        cluster.announce = self._path.announce
+        self._path.other_relays = cluster
+        self.sessions.take_over = cluster.take_over
+        self.sessions.presence.on_change = cluster.tell_online
+        shared.follow(Following(self.meshes, self.sessions, self._path.announce, on_fatal).apply)
+        await cluster.start()
 
     async def close(self) -> None:
         """Answer submitted events, commit deferred writes, and release everything."""
+        if self.cluster is not None:
+            await self.cluster.close()
         self.locks.close()
+        await self.dispatcher.close()
+        await self.followers.close()
         await self._path.close()
         await self.sweeper.close()
+        await self.retention.close()
         await self._housekeeping.close()
         if self._mark_keeper is not None:
             await self._mark_keeper.close()
         await asyncio.to_thread(self.store.close)
+
+    def trace_with(self, tracer: Tracer) -> None:
+        """Record from now on how long traced events take to be accepted and delivered."""
+        self._path.tracer = self.sessions.tracer = tracer
 
     def open_submitter(self, on_answers: OnAnswers, payer: str | None = None) -> Submitter:
         """Return the entry of one connection to the accept path; it keeps the order of submissions.
@@ -396,6 +355,11 @@ class RelayEngine(Reads):
         """Delete what the archive holds; return what was deleted and the oldest seq left. Only for relay admins."""
         self.require_admin(node)
         return await self._pruning.prune(archived)
+
+    async def delete(self, key: NodeKey, order: DeletionOrder) -> DeletionResult:
+        """Delete events of any author with deletions that `key`, the relay's, signs. Only for relay admins."""
+        self.require_admin(order.actor)
+        return await self._deletion.delete(key, order)
 
     async def verify(self, event: bytes) -> Event:
         """Return an event that is not published, such as a proof, with structure, id and signature verified."""

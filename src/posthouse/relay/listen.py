@@ -13,6 +13,7 @@ import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from posthouse.http.guard import LOOPBACK_NAMES, Authority, Origin, Site, parse_authority, parse_origin
 from posthouse.model.errors import error
@@ -122,6 +123,14 @@ def may_open_main(address: ListenAddress, protection: Protection) -> bool:
     """Return True if main may be open: only programs of this machine can connect, and no setting forbids it."""
     is_public = protection.is_behind_proxy or bool(protection.hosts) or not is_loopback(address)
     return protection.allows_open_main and not is_public
+
+
+def validate_peer_url(text: str) -> str:
+    """Return the URL under which other relays reach this one, without a slash at its end; raise advertise_invalid."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or parse_authority(parts.netloc) is None or parts.path not in ("", "/"):
+        raise error("advertise_invalid", url=text[:200])
+    return text.rstrip("/")
 
 
 def site_of(address: ListenAddress, protection: Protection) -> Site:

@@ -2,9 +2,9 @@
 
 Subscriptions of nodes that may read the same meshes form a section, and in it those with equal filters a group. An
 event is compared only in the sections that may read its mesh, once per group, so filters of outsiders cost nothing.
-The events of one commit become one Delivery per group; its frame is assembled once per subscription id, and the same
-bytes go to every reader. A reader that may not read an event gets a delivery without it; rights are looked up once per
-node. Nothing here waits, stores or knows sockets.
+The events of one commit become one Delivery per group; its frame is assembled once per format, and the same bytes go
+to every reader of that format. A reader that may not read an event gets a delivery without it; rights are looked up
+once per node. Nothing here waits, stores or knows sockets.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Protocol
 from posthouse.model.filters import Filter
 from posthouse.relay.filter_index import FilterIndex
 from posthouse.relay.wire.accept_results import Committed
-from posthouse.relay.wire.frames import event_tail, events_text, text_frame
+from posthouse.relay.wire.frames import EncodedEvent, SubscriptionFormat
 
 MayRead = Callable[[Committed, str], bool]
 #: Return the meshes that a node may read; None: all.
 Readable = Callable[[str], frozenset[str] | None]
 
 
-class Piece:
-    """One committed event and the end of its EVENT command, encoded once."""
+class Piece(EncodedEvent):
+    """One committed event, encoded once."""
 
-    __slots__ = ("committed", "tail")
+    __slots__ = ("committed",)
 
     def __init__(self, committed: Committed) -> None:
+        super().__init__(committed.raw, committed.seq)
         self.committed = committed
-        self.tail = event_tail(committed.raw, committed.seq)
 
 
 class Delivery:
@@ -42,12 +42,11 @@ class Delivery:
         self.size = sum(len(piece.tail) for piece in pieces)
         self._frames: dict[bytes, bytes] = {}
 
-    def frame(self, prefix: bytes) -> bytes:
-        """Return the frame for subscriptions whose EVENT commands start with `prefix`."""
-        frame = self._frames.get(prefix)
+    def frame(self, layout: SubscriptionFormat) -> bytes:
+        """Return the bytes for subscriptions of one format."""
+        frame = self._frames.get(layout.key)
         if frame is None:
-            frame = text_frame(events_text(prefix, [piece.tail for piece in self.pieces]))
-            self._frames[prefix] = frame
+            frame = self._frames[layout.key] = layout.events(self.pieces)
         return frame
 
     def last_seq(self) -> int | None:

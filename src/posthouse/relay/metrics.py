@@ -7,7 +7,7 @@ they are rendered. Only metrics that posthouse.model.metrics declares can be cou
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -43,6 +43,8 @@ class NullObserver:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _DECLARED = {metric.name: metric for metric in METRICS}
+#: Returns the values of a gauge by its labels.
+ReadGauge = Callable[[], Mapping[tuple[str, ...], float]]
 
 
 class Meters(Collector):
@@ -52,6 +54,7 @@ class Meters(Collector):
         self._counts: dict[str, dict[tuple[str, ...], float]] = {m.name: {} for m in METRICS if m.kind == "counter"}
         self._histograms = {m.name: _Histogram(m.buckets) for m in METRICS if m.kind == "histogram"}
         self._gauges: dict[str, Callable[[], float]] = {}
+        self._labelled: dict[str, ReadGauge] = {}
         self._readers: dict[str, Callable[[], float]] = {}
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -76,6 +79,10 @@ class Meters(Collector):
         else:
             self._readers[name] = read
 
+    def watch_labelled(self, name: str, read: ReadGauge) -> None:
+        """Call `read` for the values of a gauge by its labels whenever metrics are rendered."""
+        self._labelled[name] = read
+
     def render(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
@@ -88,9 +95,12 @@ class Meters(Collector):
         if metric.kind == "histogram":
             return self._histograms[metric.name].family(metric)
         if metric.kind == "gauge":
-            gauge = GaugeMetricFamily(metric.name, metric.help)
+            gauge = GaugeMetricFamily(metric.name, metric.help, labels=list(metric.labels))
             if metric.name in self._gauges:
                 gauge.add_metric([], self._gauges[metric.name]())
+            elif metric.name in self._labelled:
+                for labels, value in self._labelled[metric.name]().items():
+                    gauge.add_metric(list(labels), value)
             return gauge
         counter = CounterMetricFamily(metric.name, metric.help, labels=list(metric.labels))
         if metric.name in self._readers:

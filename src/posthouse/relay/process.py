@@ -17,21 +17,31 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-import uvloop
 
 from posthouse.http.caller_address import AddressRule, parse_networks
-from posthouse.http.server import freeze_heap
+from posthouse.http.server import freeze_heap, new_event_loop
 from posthouse.keys import public_key
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.node import validate_mesh_name
 from posthouse.model.pinch import validate_host
 from posthouse.model.rate import Rate
 from posthouse.model.settings_sources import Resolved
 from posthouse.postgresql.store_url import validate_store_url
-from posthouse.relay.listen import Protection, parse_hosts, parse_listen, parse_metrics_listen, parse_origins
+from posthouse.relay.listen import (
+    Protection,
+    parse_hosts,
+    parse_listen,
+    parse_metrics_listen,
+    parse_origins,
+    validate_peer_url,
+)
 from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings
 from posthouse.relay.pinch.pinch_settings import NO_ORIGINS, PinchSettings, parse_patterns
 from posthouse.relay.reload import Certificates, LoadSettings, Reloader
+from posthouse.relay.replication.followers import FollowSettings
+from posthouse.relay.replication.mirroring import ALL_MESHES, MirrorRights
 from posthouse.relay.server import RelayServer, ServerSettings
+from posthouse.relay.webhooks.sending import SendingSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 from posthouse.service_manager import READY, STOPPING, feed_watchdog, notify
 
@@ -54,6 +64,7 @@ def server_settings(
         data_dir=Path(given["data_dir"]).expanduser().absolute(),
         is_new=is_new,
         store=None if given["store"] is None else validate_store_url(given["store"]),
+        advertise=_advertise(given),
         high_water=_path(given["high_water"]),
         protection=Protection(
             tls_cert=_path(given["tls_cert"]),
@@ -70,13 +81,38 @@ def server_settings(
         limits=_limits(given),
         addresses=_addresses(given),
         deliveries=_deliveries(given),
+        known_ids_days=given["known_ids_days"],
         wait_queue_max=given["wait_queue_max"],
         writer_max_items=given["writer_max_items"],
         writer_max_bytes=given["writer_max_bytes"],
+        follow=FollowSettings(_nodes(given["followers"]), given["follow_absent_s"]),
+        follow_max_bytes=given["follow_max_bytes"],
+        mirrors=_mirrors(given["mirrors"]),
+        sending=_sending(given),
+        webhooks_per_mesh=given["webhooks_per_mesh"],
         pinch=_pinch(given),
         metrics_listen=parse_metrics_listen(given["metrics_listen"]),
         metrics_token_file=_path(given["metrics_token_file"]),
+        otlp_url=given["otlp_url"],
     )
+
+
+def _nodes(text: str | None) -> frozenset[str]:
+    """Return the node ids of a list separated by commas; raise if one is none."""
+    nodes = frozenset() if text is None else frozenset(part.strip() for part in text.split(",") if part.strip())
+    for node in nodes:
+        public_key(node)
+    return nodes
+
+
+def _mirrors(text: str | None) -> MirrorRights:
+    """Return the rights in a list of NODE or NODE/MESH, separated by commas."""
+    pairs: set[tuple[str, str]] = set()
+    for part in [] if text is None else text.split(","):
+        node, _slash, mesh = part.strip().partition("/")
+        public_key(node)
+        pairs.add((node, validate_mesh_name(mesh) if mesh else ALL_MESHES))
+    return MirrorRights(frozenset(pairs))
 
 
 def _limits(given: Mapping[str, Any]) -> EdgeLimits:
@@ -109,6 +145,15 @@ def _deliveries(given: Mapping[str, Any]) -> DeliverySettings:
     )
 
 
+def _sending(given: Mapping[str, Any]) -> SendingSettings:
+    networks = given["webhook_networks"]
+    try:
+        listed = () if networks is None else parse_networks(networks)
+    except PosthouseError as fault:
+        raise error("webhook_networks_invalid", reason=fault.fields["reason"]) from fault
+    return SendingSettings(listed, given["webhook_timeout_s"], given["smtp_url"], given["smtp_from"])
+
+
 #: with these a Pinch relay lets only approved keys connect
 _APPROVAL_VARIABLES = ("PINCH_TURNSTILE_SECRET_KEY", "PINCH_TURNSTILE_SITE_KEY")
 
@@ -128,6 +173,12 @@ def _pinch(given: Mapping[str, Any]) -> PinchSettings | None:
     )
 
 
+def _advertise(given: Mapping[str, Any]) -> str | None:
+    if given["advertise"] is not None and given["store"] is None:
+        raise error("advertise_without_store")
+    return None if given["advertise"] is None else validate_peer_url(given["advertise"])
+
+
 def _path(text: Any) -> Path | None:
     return None if text is None else Path(text).expanduser()
 
@@ -140,7 +191,7 @@ def run_relay(
     With `load`, SIGHUP reads the settings again.
     """
     settings = replace(settings, limits=fit_descriptors(settings.limits, raise_descriptor_limit()))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(settings, on_ready, load))
 
 

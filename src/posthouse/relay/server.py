@@ -8,14 +8,15 @@ which commits everything it has accepted; the lock last.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
+from aiohttp import WSCloseCode
 
 from posthouse.files import private_dir
 from posthouse.http.caller_address import AddressRule
@@ -25,14 +26,23 @@ from posthouse.http.server import HttpServer, listen_tcp
 from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.limits import SECOND_NS, WAIT_QUEUE_MAX
+from posthouse.model.limits import DAY_S, KNOWN_IDS_DAYS, SECOND_NS, WAIT_QUEUE_MAX
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.rate import Rate
 from posthouse.postgresql.store_url import shown_url
-from posthouse.relay.auth import Challenges, Tokens
+from posthouse.relay.auth import open_challenges, open_tokens, peer_tokens
 from posthouse.relay.context import RelayContext, read_metrics_token
-from posthouse.relay.engine import EPHEMERAL_RATE, EVENT_RATE, EngineSettings, RelayEngine, server_extent
+from posthouse.relay.engine import (
+    EPHEMERAL_RATE,
+    EVENT_RATE,
+    ClusterSettings,
+    EngineSettings,
+    RelayEngine,
+    server_state,
+)
+from posthouse.relay.gauges import watch_metrics
 from posthouse.relay.http.api_server import listen_for_metrics, make_http_server
+from posthouse.relay.http.peer_routes import PEER_ROUTES
 from posthouse.relay.listen import (
     ListenAddress,
     Protection,
@@ -46,23 +56,36 @@ from posthouse.relay.live import Live
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.metrics import Meters
 from posthouse.relay.openapi import ROUTES
-from posthouse.relay.pinch.endpoint import PINCH_PATHS, PinchEndpoint, pinch_routes
-from posthouse.relay.pinch.pinch_settings import NO_ORIGINS, PinchSettings
-from posthouse.relay.pinch.service import Pinch
+from posthouse.relay.pinch.pinch_settings import NO_ORIGINS, PINCH_PATHS, PinchSettings
+from posthouse.relay.replication.followers import FollowSettings
+from posthouse.relay.replication.mirroring import MirrorRights
 from posthouse.relay.store.high_water import FILE_NAME as MARK_NAME
-from posthouse.relay.store.high_water import MarkFile, refuse_missing, refuse_rolled_back
-from posthouse.relay.store.sqlite.store import FILE_NAME, stored_extent
+from posthouse.relay.store.high_water import (
+    MarkFile,
+    refuse_missing,
+    refuse_moved,
+    refuse_old_timeline,
+    refuse_rolled_back,
+)
+from posthouse.relay.store.sqlite.recording import MAX_BYTES as FOLLOW_MAX_BYTES
+from posthouse.relay.store.sqlite.store import COPY_NAME, FILE_NAME, find_moved, stored_extent
+from posthouse.relay.webhooks.sending import PUBLIC_ONLY, SendingSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 from posthouse.relay.wire.websocket import STOPPING, WebSocketConnection, keep_alive
 from posthouse.sqlite.connection import create_private
 from posthouse.sqlite.store_lock import StoreLock, refuse_half_restored
-from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
+from posthouse.storage.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
+from posthouse.tracing import Tracer, open_tracer
+
+if TYPE_CHECKING:
+    from posthouse.relay.pinch.endpoint import PinchEndpoint
 
 log = structlog.get_logger(__name__)
 GOING_AWAY = 1001
 KEY_NAME = "key.json"
 _LOCK_PATIENCE_S = 1.0  # much longer than the instant for which `relay status` holds the lock
 _LOCK_RETRY_S = 0.02
+_BEHIND_CHECK_S = 0.25
 NO_PROTECTION = Protection()
 
 
@@ -76,6 +99,8 @@ class ServerSettings:
     is_new: bool = False
     #: URL of a PostgreSQL database; None: a SQLite file in the data directory
     store: str | None = None
+    #: URL under which the other relays of the database reach this one; None: it is alone
+    advertise: str | None = None
     #: file of the high-water mark; None: beside the store
     high_water: Path | None = None
     protection: Protection = NO_PROTECTION
@@ -85,16 +110,29 @@ class ServerSettings:
     limits: EdgeLimits = DEFAULT_LIMITS
     addresses: AddressRule = field(default_factory=AddressRule)
     deliveries: DeliverySettings = DEFAULT_SETTINGS
+    #: how long ids of removed events stay known
+    known_ids_days: int = KNOWN_IDS_DAYS
     #: clients that may wait for one lock
     wait_queue_max: int = WAIT_QUEUE_MAX
     #: units of work, and their bytes, that may wait for the store's writer
     writer_max_items: int = MAX_WAITING_ITEMS
     writer_max_bytes: int = MAX_WAITING_BYTES
+    #: which nodes may follow
+    follow: FollowSettings = field(default_factory=FollowSettings)
+    #: bytes of changes that are kept for followers
+    follow_max_bytes: int = FOLLOW_MAX_BYTES
+    #: which nodes may mirror which meshes
+    mirrors: MirrorRights = field(default_factory=MirrorRights)
+    #: how webhooks are sent
+    sending: SendingSettings = PUBLIC_ONLY
+    webhooks_per_mesh: int = 50
     #: None: the relay does not speak Pinch
     pinch: PinchSettings | None = None
     #: where metrics are served without a token; a path is a Unix socket
     metrics_listen: ListenAddress | Path | None = None
     metrics_token_file: Path | None = None
+    #: collector of traces; None: events are not traced
+    otlp_url: str | None = None
     clock: Clock = field(default_factory=system_clock)
 
 
@@ -158,6 +196,8 @@ class RelayServer:
             event_rate=settings.event_rate,
             ephemeral_rate=settings.ephemeral_rate,
         )
+        self.context.engine.followers.settings = settings.follow
+        self.context.engine.mirroring.rights = settings.mirrors
         self.context.engine.authorizer.set_rates(settings.event_rate, settings.ephemeral_rate)
         self._http.guard = self._guard()
 
@@ -178,8 +218,11 @@ class RelayServer:
         await asyncio.to_thread(check, data_dir, mark_file, is_new=settings.is_new)
         self.key = keyfile.load_or_create(data_dir / KEY_NAME)
         engine_settings = self._engine_settings(data_dir, mark_file, has_new_key=has_new_key)
+        tracer = self._open_tracer()
         engine = await RelayEngine.start(engine_settings, settings.clock)
         self._opened.push_async_callback(engine.close)
+        if tracer is not None:
+            engine.trace_with(tracer)
         head = (await engine.store.extent()).head
         self.context = _make_context(engine, self.key, settings, head)
         self._opened.callback(engine.listen(self.context.live.publish))
@@ -187,15 +230,32 @@ class RelayServer:
         checks = keep_alive(self.context.connections, settings.limits.ping_s, settings.limits.pong_s)
         task = asyncio.get_running_loop().create_task(checks, name="keep streams alive")
         self._opened.push_async_callback(_end, task)
+        if settings.advertise is not None:
+            for work in (
+                keep_alive(self.context.peers, settings.limits.ping_s, settings.limits.pong_s),
+                _end_streams_when_behind(self.context),
+            ):
+                self._opened.push_async_callback(_end, asyncio.get_running_loop().create_task(work))
         if settings.pinch is not None:
-            self.pinch = PinchEndpoint(Pinch(engine, self.key, self.context.meters, settings.pinch))
+            from posthouse.relay.pinch.endpoint import open_pinch  # needs the extra `pinch`
+
+            self.pinch = open_pinch(self.context, settings.pinch)
             self._opened.push_async_callback(self.pinch.close)
         await self._listen()
+
+    def _open_tracer(self) -> Tracer | None:
+        if self.settings.otlp_url is None:
+            return None
+        tracer = open_tracer(self.settings.otlp_url, "posthouse-relay", clock=self.settings.clock)
+        self._opened.push_async_callback(asyncio.to_thread, tracer.close)
+        return tracer
 
     async def _listen(self) -> None:
         settings = self.settings
         pinch = self.pinch
-        routes = ROUTES if pinch is None else (*ROUTES, *pinch_routes(pinch))
+        routes = ROUTES if pinch is None else (*ROUTES, *pinch.routes())
+        if settings.advertise is not None:
+            routes = (*routes, *PEER_ROUTES)
         server = self._http = make_http_server(self.context, routes, self._guard())
         watch_metrics(self.context, server)
         if pinch is not None:
@@ -220,16 +280,23 @@ class RelayServer:
 
     async def _end_connections(self, server: HttpServer) -> None:
         self.context.engine.locks.close()
-        connections: list[WebSocketConnection] = list(self.context.connections)
+        self.context.engine.followers.stop_waiting()
+        self.context.engine.mirroring.stop_waiting()
+        connections: list[WebSocketConnection] = [*self.context.connections, *self.context.peers]
         if self.pinch is not None:
             self.pinch.pinch.is_stopping = True
             connections += self.pinch.connections
         for connection in connections:
             connection.end(GOING_AWAY, STOPPING)
+        for stream in list(self.context.event_streams):
+            stream.end(error(STOPPING))
         # only now stop the HTTP library: it would not read the peers' half of the closing handshake
         await asyncio.gather(*(connection.ended.wait() for connection in connections))
         server.pre_shutdown()
         await server.shutdown(self.settings.limits.stop_s)
+
+    def _peer_token(self) -> str:
+        return peer_tokens(self.key, self.settings.clock).issue(self.key.node).text
 
     def _engine_settings(self, data_dir: Path, mark_file: MarkFile, *, has_new_key: bool) -> EngineSettings:
         settings = self.settings
@@ -243,10 +310,17 @@ class RelayServer:
             event_rate=settings.event_rate,
             ephemeral_rate=settings.ephemeral_rate,
             deliveries=settings.deliveries,
+            known_ids_ns=settings.known_ids_days * DAY_S * SECOND_NS,
             wait_queue_max=settings.wait_queue_max,
             store=settings.store,
+            cluster=None if settings.advertise is None else ClusterSettings(settings.advertise, self._peer_token),
             writer_max_items=settings.writer_max_items,
             writer_max_bytes=settings.writer_max_bytes,
+            follow=settings.follow,
+            follow_max_bytes=settings.follow_max_bytes,
+            mirrors=settings.mirrors,
+            sending=settings.sending,
+            webhooks_per_mesh=settings.webhooks_per_mesh,
             has_pinch=settings.pinch is not None,
         )
 
@@ -269,9 +343,12 @@ def check_store_files(data_dir: Path, mark_file: MarkFile, *, is_new: bool) -> N
 
     So a key without a store always means that the store was lost, and a store with records that the key was.
     """
-    path = data_dir / FILE_NAME
+    path, copy = data_dir / FILE_NAME, data_dir / COPY_NAME
+    if copy.exists():
+        raise error("relay_follows", path=str(copy))
     refuse_half_restored(path)
     extent = stored_extent(path)
+    refuse_moved(find_moved(path), path)
     if is_new:
         if extent is not None:
             raise error("store_exists", path=str(path))
@@ -292,13 +369,18 @@ def check_store_server(url: str, data_dir: Path, mark_file: MarkFile, *, is_new:
 
     A key without a store is no loss here: all relays of a store get the same key before the first of them starts.
     """
-    extent = server_extent(url)
+    state = server_state(url)
+    extent = state.extent
+    refuse_moved(state.moved, shown_url(url))
     if is_new:
         if extent is not None:
             raise error("store_exists", path=shown_url(url))
         mark_file.give_up()
         return
-    refuse_rolled_back(mark_file.read(), extent, shown_url(url))
+    mark = mark_file.read()
+    refuse_old_timeline(None if mark is None else mark.server, state.server, shown_url(url))
+    if not state.is_elsewhere:  # a store on another server begins a new epoch, if it has lost something
+        refuse_rolled_back(mark, extent, shown_url(url))
     key = data_dir / KEY_NAME
     if extent is not None and not key.exists():
         raise error("relay_key_missing", key=str(key), path=shown_url(url))
@@ -312,8 +394,8 @@ def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, h
         clock=clock,
         limits=settings.limits,
         live=Live(engine.may_read, head, engine.meshes.readable),
-        challenges=Challenges(clock),
-        tokens=Tokens(clock),
+        challenges=open_challenges(clock, key, engine.store.shared),
+        tokens=open_tokens(clock, key),
         meters=Meters(),
         outbound=OutboundAccount(settings.limits.outbound_bytes),
         metrics_token_file=settings.metrics_token_file,
@@ -321,73 +403,19 @@ def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, h
     )
 
 
+async def _end_streams_when_behind(context: RelayContext) -> None:
+    """End all streams while this relay cannot follow the others: their clients go on at another relay."""
+    while True:
+        await asyncio.sleep(_BEHIND_CHECK_S)
+        try:
+            context.engine.require_current()
+        except PosthouseError as failure:
+            for connection in list(context.connections):
+                connection.end(WSCloseCode.TRY_AGAIN_LATER, failure.code)
+            for stream in list(context.event_streams):
+                stream.end(failure)
+
+
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def watch_metrics(context: RelayContext, server: HttpServer) -> None:
-    """Connect the gauges to their sources."""
-    meters, live = context.meters, context.live
-    meters.watch("posthouse_relay_requests_running", lambda: server.dispatcher.slots.running)
-    meters.watch("posthouse_relay_connections", lambda: server.open)
-    meters.watch("posthouse_relay_outbound_bytes", context.outbound.measure)
-    meters.watch("posthouse_relay_readers_dropped_total", lambda: context.outbound.dropped)
-    meters.watch("posthouse_relay_reads_waiting", lambda: context.reads)
-    meters.watch("posthouse_relay_streams", lambda: len(context.connections))
-    meters.watch("posthouse_relay_subscriptions", lambda: len(live))
-    meters.watch("posthouse_relay_live_events_total", lambda: live.offered)
-    meters.watch("posthouse_relay_live_matches_total", lambda: live.comparisons)
-    meters.watch("posthouse_relay_live_deliveries_total", lambda: live.delivered)
-    meters.watch("posthouse_relay_lock_waiters", lambda: context.engine.locks.waiters)
-    context.engine.locks.observe_with(meters)
-    watch_queues(context)
-    meters.watch("posthouse_relay_tokens", lambda: len(context.tokens))
-    meters.watch("posthouse_relay_journal_head", lambda: live.head)
-    meters.watch("posthouse_relay_damaged_pages_total", lambda: context.engine.damage)
-    context.engine.committer.observer = meters
-    directory = context.engine.settings.data_dir
-    meters.watch("posthouse_relay_store_bytes", partial(_files_bytes, directory))
-    meters.watch("posthouse_relay_disk_free_bytes", lambda: shutil.disk_usage(directory).free)
-    for metric, name in _STORE.items():
-        meters.watch(metric, partial(_read_store, context, name))
-
-
-def _files_bytes(directory: Path) -> int:
-    total = 0
-    for path in directory.iterdir():
-        with suppress(FileNotFoundError):  # the write-ahead log may go at any time
-            total += path.stat().st_size if path.is_file() else 0
-    return total
-
-
-def _read_store(context: RelayContext, name: str) -> float:
-    return float(context.engine.store.statistics()[name])
-
-
-#: metric -> key of the store's statistics
-_STORE = {
-    "posthouse_relay_writer_waiting_items": "waiting_items",
-    "posthouse_relay_writer_waiting_bytes": "waiting_bytes",
-    "posthouse_relay_commits_total": "batches",
-    "posthouse_relay_committed_items_total": "committed_items",
-    "posthouse_relay_wal_bytes": "wal_bytes",
-}
-
-
-def watch_queues(context: RelayContext) -> None:
-    """Connect the gauges of queues to their sources."""
-    meters, engine = context.meters, context.engine
-    sessions, sweeper = engine.sessions, engine.sweeper
-    meters.watch("posthouse_relay_mailboxes", lambda: sessions.statistics()["open"])
-    meters.watch("posthouse_relay_messages_in_flight", lambda: sessions.statistics()["in_flight"])
-    meters.watch("posthouse_relay_queued_messages", lambda: sweeper.totals.open_rows)
-    meters.watch("posthouse_relay_parked_messages", lambda: sweeper.totals.parked_rows)
-    meters.watch("posthouse_relay_waiting_confirmation_ids", lambda: sweeper.totals.confirmation_ids)
-    meters.watch("posthouse_relay_queue_oldest_seconds", partial(_oldest_s, context))
-    sessions.observer = meters
-
-
-def _oldest_s(context: RelayContext) -> float:
-    oldest_ns = context.engine.sweeper.totals.oldest_ns
-    return 0.0 if oldest_ns is None else max(0.0, (context.clock.wall_ns() - oldest_ns) / SECOND_NS)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -36,11 +37,18 @@ def backup_store(source: Path, target: Path, progress: Progress | None = None) -
 
 def copy_database(db: apsw.Connection, target: Path, progress: Progress | None = None) -> None:
     """Copy the committed state of `db` to the new file `target`."""
+    with new_file(target) as temporary:
+        _copy(db, temporary, progress)
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """Yield a name beside `target`; the file written there becomes `target` when the block ends without an error."""
     if target.exists() or target.is_symlink():
         raise error("backup_exists", path=str(target))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
-        _copy(db, temporary, progress)
+        yield temporary
         sync_file(temporary)
         os.link(temporary, target)  # unlike a rename, refuses a file that appeared meanwhile
         fsync_dir(target.parent)

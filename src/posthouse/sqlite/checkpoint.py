@@ -21,12 +21,12 @@ from posthouse.model.errors import Fatal, Transient
 from posthouse.sqlite.connection import (
     WAL_KEPT_BYTES,
     Durability,
-    as_fatal,
     busy_handler,
     open_writer,
     skip_checkpoint_on_close,
     translate,
 )
+from posthouse.storage.batch import as_fatal
 
 log = get_log(__name__)
 

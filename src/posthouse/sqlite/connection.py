@@ -18,7 +18,7 @@ from pathlib import Path
 import apsw
 
 from posthouse.files import fsync_dir, open_nofollow, unusable
-from posthouse.model.errors import Fatal, PosthouseError, error
+from posthouse.model.errors import PosthouseError, error
 
 SAFE_VERSION = (3, 51, 3)
 
@@ -73,21 +73,6 @@ def translate(exc: apsw.Error, path: str, *, committing: bool = False) -> Postho
     return error("internal", reason=str(exc))
 
 
-def as_fatal(defect: BaseException, path: str, thread: str) -> Fatal:
-    """Return the error for an exception that ended the store's `thread`: without it the store cannot go on."""
-    if isinstance(defect, Fatal):
-        return defect
-    reason = str(defect) if isinstance(defect, PosthouseError) else f"the {thread} thread broke: {defect!r}"
-    failure = error("store_failed", path=path, reason=reason)
-    assert isinstance(failure, Fatal)
-    return failure
-
-
-def copy_error(failure: PosthouseError) -> PosthouseError:
-    """Return a copy to raise: one exception object raised for many callers would collect all their tracebacks."""
-    return type(failure)(failure.spec, failure.fields, failure.hint)
-
-
 BUSY_TIMEOUT_MS = 5_000  # a commit of another process takes far less; longer means that it hangs
 WAL_KEPT_BYTES = 64 * 1024 * 1024  # a longer WAL (after a stalled reader) is truncated when it restarts
 _SHORT_TRIES, _SHORT_PAUSE_S = 50, 0.0002  # most locks are held this briefly: a commit, the end of a checkpoint
@@ -104,15 +89,23 @@ class Durability(enum.Enum):
     """The crash of any process: commits reach the operating system, checkpoints are synced."""
 
 
-def open_writer(path: Path, durability: Durability, *, vfs: str | None = None) -> apsw.Connection:
-    """Open `path` for writing, creating it with mode 0600 if it is missing."""
+def open_writer(
+    path: Path, durability: Durability, *, vfs: str | None = None, may_shrink: bool = False
+) -> apsw.Connection:
+    """Open `path` for writing, creating it with mode 0600 if it is missing.
+
+    With `may_shrink` a new database can give free pages back to the file system while it is in use; writes cost more.
+    """
     path = safe_path(path)
     create_private(path)
     db = _open(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     try:
+        if may_shrink and not path.stat().st_size:  # only a database without pages can choose it
+            db.pragma("auto_vacuum", "incremental")
         _enter_wal(db, path)
         db.set_busy_handler(busy_handler(BUSY_TIMEOUT_MS))
         db.pragma("synchronous", durability.value)
+        db.pragma("fullfsync", True)  # macOS: a plain sync leaves the data in the cache of the drive
         db.pragma("wal_autocheckpoint", 0)
         db.pragma("journal_size_limit", WAL_KEPT_BYTES)
         db.pragma("foreign_keys", True)

@@ -1,16 +1,14 @@
-"""Schemas as numbered SQL files, applied forward only.
+"""Schemas on SQLite as numbered SQL files, applied forward only.
 
-A store consists of components (the journal, then those of the store), each with its own numbered migrations in
-``<package>/migrations/NNNN_name.sql``. Each file runs in one transaction together with the update of the version; a
-store that holds data is backed up first. A store of a newer posthouse, or of another program, is refused unchanged:
-its schema is read through a read-only connection before the file is opened for writing.
+A store consists of components (the journal, then those of the store), each with its own numbered migrations. A new
+store gets all of them in one transaction, so it is complete or empty. A store that holds data is backed up, then each
+file runs in one transaction together with the update of the version. A store of a newer posthouse, or of another
+program, is refused unchanged: its schema is read through a read-only connection before the file is opened for writing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from importlib.resources import files
+from collections.abc import Sequence
 from pathlib import Path
 
 import apsw
@@ -18,30 +16,13 @@ import apsw
 from posthouse.model.errors import PosthouseError, error
 from posthouse.sqlite.backup import copy_database
 from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close, translate
+from posthouse.storage.sql_files import Component
 
 APPLICATION_ID = 0x706F7374  # "post": distinguishes posthouse stores from other SQLite databases
 
 _CREATE_VERSIONS = (
     "CREATE TABLE IF NOT EXISTS schema_versions (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
 )
-
-
-@dataclass(frozen=True)
-class Component:
-    """A part of a schema: a name and the package that holds its migrations."""
-
-    name: str
-    package: str
-
-    @cached_property
-    def migrations(self) -> tuple[str, ...]:
-        """Return the migrations in order; number n is at position n - 1."""
-        folder = files(self.package).joinpath("migrations")
-        found = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
-        for position, file in enumerate(found, start=1):
-            if int(file.name.split("_", 1)[0]) != position:
-                raise ValueError(f"{self.package}: migration {file.name} is out of order")
-        return tuple(file.read_text(encoding="utf-8") for file in found)
 
 
 def check_known_schema(path: Path, components: tuple[Component, ...], *, vfs: str | None = None) -> None:
@@ -62,13 +43,18 @@ def migrate(db: apsw.Connection, path: Path, components: tuple[Component, ...], 
     _refuse_newer(path, components, versions)
     if all(versions.get(c.name, 0) == len(c.migrations) for c in components):
         return
+    missing = [
+        (component, number)
+        for component in components
+        for number in range(versions.get(component.name, 0) + 1, len(component.migrations) + 1)
+    ]
+    transactions = [[step] for step in missing] if versions else [missing]
     backup = _back_up(db, path, versions) if keep_backup and any(versions.values()) else None
     applied = 0
     try:
-        for component in components:
-            for number in range(versions.get(component.name, 0) + 1, len(component.migrations) + 1):
-                _apply(db, path, component, number)
-                applied += 1
+        for steps in transactions:
+            _apply(db, path, steps)
+            applied += 1
     except BaseException:
         if backup and not applied:  # the store is unchanged: the next try makes its own backup
             backup.unlink(missing_ok=True)
@@ -114,16 +100,18 @@ def _refuse_newer(path: Path, components: tuple[Component, ...], versions: dict[
             raise error("store_schema_newer", path=str(path), component=component.name, found=found, known=known)
 
 
-def _apply(db: apsw.Connection, path: Path, component: Component, number: int) -> None:
-    """Run one migration unless another process already did; the first one also sets the application id."""
+def _apply(db: apsw.Connection, path: Path, steps: Sequence[tuple[Component, int]]) -> None:
+    """Run migrations in one transaction, except those that another process ran; it also sets the application id."""
+    component, number = steps[0]
     try:
         db.execute("BEGIN IMMEDIATE")
         db.pragma("application_id", APPLICATION_ID)
         db.execute(_CREATE_VERSIONS)
-        row = db.execute("SELECT version FROM schema_versions WHERE component = ?", (component.name,)).get
-        if (row or 0) < number:
-            db.execute(component.migrations[number - 1])
-            db.execute("INSERT OR REPLACE INTO schema_versions VALUES (?, ?)", (component.name, number))
+        for component, number in steps:
+            row = db.execute("SELECT version FROM schema_versions WHERE component = ?", (component.name,)).get
+            if (row or 0) < number:
+                db.execute(component.migrations[number - 1])
+                db.execute("INSERT OR REPLACE INTO schema_versions VALUES (?, ?)", (component.name, number))
         db.execute("COMMIT")
     except BaseException as exc:
         if db.in_transaction:

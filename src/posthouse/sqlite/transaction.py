@@ -1,4 +1,4 @@
-"""One write transaction for many items, in which a failed item does not affect the others; and the DirectWriter.
+"""One write transaction for many items, in which a failed item does not affect the others; DirectWriter and BulkInsert.
 
 `run_items` is the only way to write rows to a store. The rows of an item are written all or none, and an item gets
 its result only after COMMIT returned. The effect of an error on the transaction is read from SQLite
@@ -13,72 +13,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import apsw
-import msgspec
 
 from posthouse.model.clock import Clock
-from posthouse.model.errors import Fatal, PosthouseError, error
-from posthouse.sqlite.connection import busy_handler, copy_error, ends_transaction, skip_checkpoint_on_close, translate
-
-
-class BatchState:
-    """What a transaction keeps in memory: its time and the calls that undo an item. Independent of the database."""
-
-    def __init__(self) -> None:
-        #: Wall time of this batch: read once per batch, never decreases.
-        self.now_ns = 0
-        self._undo: list[Callable[[], None]] = []
-
-    def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Call `undo` if the rows of the present item do not stay, so that memory never runs ahead of them."""
-        self._undo.append(undo)
-
-    def begin(self, wall_ns: int) -> None:
-        """Start a batch; called right after BEGIN."""
-        self.now_ns = max(self.now_ns, wall_ns)
-
-    def take_back(self, undone_from: int = 0) -> None:
-        """Call what `on_rollback` registered, the newest first, back to the given number."""
-        while len(self._undo) > undone_from:
-            self._undo.pop()()
-
-    def keep(self) -> None:
-        """Forget what `on_rollback` registered: the rows stay."""
-        self._undo.clear()
-
-    @property
-    def undo_count(self) -> int:
-        """How many calls `take_back` would make."""
-        return len(self._undo)
-
-    def mark(self) -> Any:
-        """Return the state that `rewind` needs to undo the in-memory effects of one item."""
-        return None
-
-    def rewind(self, mark: Any) -> None:
-        """Undo the in-memory effects of the item that started at `mark`."""
-
-    def before_commit(self) -> None:
-        """Write the rows that belong to the whole batch, such as counters."""
-
-    def committed(self) -> None:
-        """Keep the state of the committed batch; called right after COMMIT."""
-
-    def rolled_back(self) -> None:
-        """Discard all in-memory state since BEGIN."""
-
-
-AnyTx = TypeVar("AnyTx")
-
-
-class Item(msgspec.Struct, Generic[AnyTx], eq=False):
-    """A unit of work and, once its batch has ended, its result or error."""
-
-    work: Callable[[AnyTx], Any]
-    result: Any = None
-    error: BaseException | None = None
+from posthouse.model.errors import Fatal, PosthouseError, copy_error, error
+from posthouse.sqlite.connection import busy_handler, ends_transaction, skip_checkpoint_on_close, translate
+from posthouse.storage.batch import BatchState, Item
 
 
 class Transaction(BatchState):
@@ -352,3 +295,31 @@ class DirectWriter(Generic[TxT]):
                 self._closed_with = error("store_closed", path=self._path)
             self._is_closed = True
             self._tx.db.close()
+
+
+_SIZES = (64, *range(16, 0, -1))  # few statements to prepare; any number of rows needs few executions
+
+
+class BulkInsert:
+    """An INSERT of any number of rows; `head` ends with VALUES, `tail` may hold an ON CONFLICT clause.
+
+    Each step of a statement releases the interpreter lock and has to acquire it again; beside a busy event loop that
+    costs more than the row. So rows are written in groups of fixed sizes, each size one prepared statement.
+    """
+
+    def __init__(self, head: str, columns: int, tail: str = "") -> None:
+        row = "(" + ", ".join("?" * columns) + ")"
+        self._texts = {size: f"{head} {', '.join([row] * size)} {tail}" for size in _SIZES}
+
+    def run(self, db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert the rows in order."""
+        start, left = 0, len(rows)
+        if (whole := self._texts.get(left)) is not None:
+            db.execute(whole, tuple(chain.from_iterable(rows)))
+            return
+        for size in _SIZES:
+            text = self._texts[size]
+            while left >= size:
+                db.execute(text, tuple(chain.from_iterable(rows[start : start + size])))
+                start += size
+                left -= size

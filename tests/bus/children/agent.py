@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from posthouse import Bus
+from posthouse.bus.settling import EndMessage
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError
 from posthouse.model.reliability import Reliability
@@ -105,6 +106,10 @@ class Agent:
     async def let_go(self) -> None:
         """Release the handlers that hold."""
         self.release.set()
+
+    async def die_at_end(self) -> None:
+        """Be killed when the end of the next message is committed, before its file is removed."""
+        EndMessage.on_committed = lambda self: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
 
     def _handler(self, pattern: str, to: str) -> Handler:
         async def handle(envelope: Envelope) -> None:

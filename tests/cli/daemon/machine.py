@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from tests.forked import run_forked
 
 BOUND_S = 120
 
@@ -21,8 +22,7 @@ class Machine:
         self._env |= {"POSTHOUSE_HOME": str(home), "POSTHOUSE_RELAY_LISTEN": "127.0.0.1:0"}
 
     def run(self, *words: str, options: tuple[str, ...] = ("--json",)) -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-m", "posthouse.cli.main", *words, *options)
-        return subprocess.run(command, env=self._env, capture_output=True, text=True, timeout=BOUND_S, check=False)
+        return run_forked("posthouse.cli.main", *words, *options, env=self._env, timeout=BOUND_S)
 
     def __call__(self, *words: str) -> Any:
         done = self.run(*words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from posthouse.keys import keyfile
 from posthouse.model.codes.spec import Exit
 from tests.cli.daemon.machine import Machine
 
+PATIENCE_S = 60
 FIRST_MESSAGE_S = 10  # from the first command to the first message, on a machine that has nothing else to do
 
 
@@ -34,17 +36,29 @@ def laptop(tmp_path: Path) -> Iterator[Machine]:
     made.run("down")
 
 
-def test_two_agents_talk_after_up_and_the_time_to_their_first_message_is_recorded(
+def short_of_processor_s() -> float | None:
+    """Return for how long programs of this machine have waited for a processor since it started, if Linux counts it."""
+    try:
+        some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
+    except OSError:
+        return None
+    return int(some.rpartition("total=")[2]) / 1_000_000
+
+
+def test_two_agents_talk_within_ten_seconds_of_the_first_command(
     server: Machine, record_property: Callable[[str, object], None]
 ) -> None:
-    begin_s = time.monotonic()
+    begin_s, waited_s = time.monotonic(), short_of_processor_s()
     server("up")
     for name in ("ana", "bob"):
         server("agent", "add", name)
     server("send", "bob", "the first message", "--agent", "ana")
-    (item,) = server("inbox", "wait", "--agent", "bob", "--timeout", str(FIRST_MESSAGE_S))["items"]
-    record_property("first_message_s", round(time.monotonic() - begin_s, 2))
+    (item,) = server("inbox", "wait", "--agent", "bob", "--timeout", str(PATIENCE_S))["items"]
+    taken_s = time.monotonic() - begin_s
+    record_property("first_message_s", round(taken_s, 2))
     assert (item["body"], item["from_agent"]) == ("the first message", "ana")
+    if waited_s is not None:  # other programs of a busy machine do not count
+        assert taken_s - (short_of_processor_s() or 0) + waited_s < FIRST_MESSAGE_S
 
 
 def test_up_says_what_runs_where_and_what_to_do_next_and_repeating_it_changes_nothing(server: Machine) -> None:
@@ -61,6 +75,22 @@ def test_up_says_what_runs_where_and_what_to_do_next_and_repeating_it_changes_no
     assert (str(again["relay"]["pid"]) in relay, str(again["daemon"]["pid"]) in daemon) == (True, True)
     assert [item["body"] for item in server("inbox", "wait", "--timeout", "60")["items"]] == ["mail for a person"]
     assert server.run("up", "--listen", "0.0.0.0:1").returncode == Exit.USAGE
+
+
+def test_home_that_other_users_can_open_starts_nothing_and_spends_no_invite(server: Machine, laptop: Machine) -> None:
+    for machine in (server, laptop):
+        machine.home.mkdir()
+        machine.home.chmod(0o755)
+        (machine.home / "config.toml").touch()
+    assert server.refusal("up")["code"] == "file_not_private"
+    assert server.run("status").returncode == Exit.UNREACHABLE
+    assert [path.name for path in server.home.iterdir()] == ["config.toml"], "nothing was started or written"
+    server.home.chmod(0o700)
+    server("up")
+    invite = server("invite")["invite"]
+    assert laptop.refusal("join", invite)["code"] == "file_not_private"
+    laptop.home.chmod(0o700)
+    assert laptop("join", invite)["admitted"]
 
 
 def test_status_shows_what_runs_and_down_ends_it_and_can_be_repeated(server: Machine) -> None:
@@ -83,10 +113,20 @@ def test_status_shows_what_runs_and_down_ends_it_and_can_be_repeated(server: Mac
     assert server.run("status").returncode == Exit.UNREACHABLE
 
 
+def kill_and_wait(pid: int) -> None:
+    """Kill a process and wait until it has ended: until then it holds its locks."""
+    ended = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        assert select.select([ended], [], [], 60)[0]
+    finally:
+        os.close(ended)
+
+
 def test_killed_relay_and_daemon_come_back_with_up(server: Machine) -> None:
     up = server("up")
     for pid in (up["relay"]["pid"], up["daemon"]["pid"]):
-        os.kill(pid, signal.SIGKILL)
+        kill_and_wait(pid)
     again = server("up")
     assert (again["admitted"], again["name"]) == (True, up["name"])
     assert again["relay"]["pid"] != up["relay"]["pid"]
@@ -128,11 +168,11 @@ def test_two_hosts_talk_after_up_invite_and_join(server: Machine, laptop: Machin
     assert (item["body"], item["sender_name"]) == ("hello from the laptop", joined["name"])
     (state,) = laptop("daemon", "ps")["meshes"]
     assert (state["mesh"], state["state"], state["admitted"], state["is_default"]) == ("main", "connected", True, True)
-    assert laptop.refusal("message", "receive", "--count", "1")["code"] == "daemon_has_it"
+    assert laptop.refusal("inbox", "--direct", "--count", "1")["code"] == "daemon_has_it"
     assert laptop.run("doctor").returncode == 0
 
     server("mesh", "members", "main", "--remove", joined["name"])
-    for _ in range(20):
+    for _ in range(600):  # each asks a process
         if laptop("daemon", "status")["refusal"] == "not_member":
             break
     laptop("send", joined["name"], "from this host to itself")

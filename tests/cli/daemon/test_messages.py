@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from posthouse.client.daemon import DaemonClient
+from posthouse.model.clock import parse_utc, system_clock
 from posthouse.model.codes.spec import Exit
+from posthouse.model.limits import SECOND_NS
 from tests.cli.command_line import CommandLine
 from tests.cli.daemon.hosts import Hosts
 from tests.faults.daemon_process import DaemonProcess
@@ -105,6 +107,26 @@ def test_unknown_recipient_is_refused(cli: CommandLine, hosts: Hosts, to: str, c
     assert (refused.exit, refused.problem["code"]) == (Exit.REFUSED, code)
 
 
+@pytest.mark.parametrize(
+    "command", [("send", "bob"), ("message", "send", "bob"), ("request", "bob"), ("topic", "post", "builds")]
+)
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_message_that_says_nothing_is_a_usage_error(cli: CommandLine, command: tuple[str, ...], text: str) -> None:
+    refused = cli(*command, text, "--json")
+    assert (refused.exit, refused.problem["detail"]) == (Exit.USAGE, "the message is empty")
+    assert "stdin" in refused.problem["hint"]
+
+
+def test_message_is_valid_for_a_duration_from_now(cli: CommandLine, hosts: Hosts, alice: Run, bob: Run) -> None:
+    before_ns = system_clock().wall_ns()
+    alice("send", "bob", "deploy now", "--valid-until", "2h")
+    (item,) = bob("inbox", "wait", "--timeout", "30")["items"]
+    assert 0 <= parse_utc(item["valid_until"]) - before_ns - 7_200 * SECOND_NS < 60 * SECOND_NS
+    there = ("--dir", str(hosts.alice.directory))
+    for wrong in (("2 hours",), ("2026-01-31",), ("2h", "--id", "deploy-9")):
+        assert cli("send", "bob", "deploy now", "--valid-until", *wrong, *there).exit == Exit.USAGE
+
+
 def test_meta_that_is_no_object_is_a_usage_error(cli: CommandLine) -> None:
     assert cli("send", "bob", "x", "--meta", "[1]").exit == Exit.USAGE
 
@@ -122,7 +144,7 @@ def test_topic_message_reaches_subscribers(alice: Run, bob: Run) -> None:
     bob("topic", "subscribe", "builds.>")
     listed = bob("topic", "list")
     assert ("builds.main" in listed["topics"], listed["subscriptions"]) == (True, ["builds.>"])
-    alice("topic", "post", "builds.main", "green")
+    alice("send", "#builds.main", "green")
     (item,) = bob("inbox", "wait", "--timeout", "30")["items"]
     assert (item["topic"], item["body"]) == ("builds.main", "green")
     assert bob("inbox", "--topic", "#builds.main")["items"][0]["id"] == item["id"]
@@ -139,6 +161,15 @@ def test_history_with_a_member_shows_both_directions(alice: Run, bob: Run) -> No
     assert reply["reply_to_id"] == item["message_id"]
     shown = [message["body"] for message in alice("history", "bob", "--limit", "2")["messages"]]
     assert shown == ["answer", "question"]
+
+
+def test_former_name_of_a_post_sends_to_the_topic(alice: Run, bob: Run) -> None:
+    alice("topic", "create", "former")
+    bob("topic", "subscribe", "former")
+    assert alice("topic", "post", "former", "as before")["via"] == "daemon"
+    (item,) = bob("inbox", "wait", "--topic", "former", "--timeout", "30")["items"]
+    assert item["body"] == "as before"
+    bob("topic", "unsubscribe", "former")
 
 
 def test_peers_are_listed_with_presence_and_this_host_is_marked(hosts: Hosts, alice: Run) -> None:

@@ -17,9 +17,11 @@ def test_follower_resumes_after_the_last_message_not_after_other_events() -> Non
     follower = EventFollower(None)
     follower.start_after([item("01A")])
     assert follower.headers() == {RESUME_HEADER: "01A"}
-    follower.note(DaemonEvent("message", {}, "01B"))
-    follower.note(DaemonEvent("peer_join", {}))
+    follower.note(DaemonEvent("message", {"mesh": "main"}, "01B"))
+    follower.note(DaemonEvent("peer_join", {"mesh": "main"}))
     assert follower.headers() == {RESUME_HEADER: "01B"}
+    follower.note(DaemonEvent("message", {"mesh": "other"}, "02A"))
+    assert follower.headers() == {RESUME_HEADER: "01B,02A"}
 
 
 def test_message_read_from_the_inbox_is_not_repeated_by_the_stream() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from posthouse.client import Client
 from posthouse.model.errors import PosthouseError
+from posthouse.relay.locks.service import Locks
 from tests.client.house import House
 from tests.client.waiting import PATIENCE_S, until
 
@@ -53,7 +54,9 @@ async def test_watchers_of_one_name_share_a_watch_that_ends_with_the_last(
 ) -> None:
     def watched() -> int:
         assert house.server is not None
-        return len(house.server.context.engine.locks.watches)
+        locks = house.server.context.engine.locks
+        assert isinstance(locks, Locks)
+        return len(locks.watches)
 
     async with asyncio.timeout(PATIENCE_S):
         one, two = bob.locks.watch("db"), bob.locks.watch("db")

@@ -156,6 +156,16 @@ async def test_newer_mailbox_of_the_node_ends_the_older_one_which_does_not_compe
         assert bodies(await some(newer, 1)) == ["1"]
 
 
+async def test_mailbox_that_a_late_connection_of_the_same_client_replaces_goes_on(house: House) -> None:
+    two = pair(house)
+    assert house.server is not None
+    async with opened(two.bob) as box:
+        house.server.context.engine.sessions.end_replaced("main", two.bob.key.node, box.instance)
+        await two.send_all("1")
+        assert bodies(await some(box, 1)) == ["1"]
+        assert two.bob.statistics()["connections"] == 2
+
+
 async def test_late_confirmation_of_a_replaced_mailbox_counts(house: House) -> None:
     two = pair(house)
     (message,) = await two.send_all("1")

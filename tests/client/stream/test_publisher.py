@@ -127,7 +127,7 @@ async def test_unanswered_events_are_bounded_and_publish_waits(house: House) -> 
 
 async def test_publish_does_not_overtake_those_that_wait_for_room() -> None:
     link, client = RecordingLink(), Client("http://127.0.0.1:1", NodeKey.generate())
-    publisher = Publisher(PendingCommands(cast(Link, link)), replace(QUICK, in_flight_events=2))
+    publisher = Publisher(PendingCommands(cast(Link, link)), client.key, replace(QUICK, in_flight_events=2))
     events = [client.sign(str(number), kind=1) for number in range(5)]
     tasks = [asyncio.create_task(publisher.publish(event)) for event in events[:4]]
     await until(lambda: len(link.sent) == 2)
@@ -194,6 +194,15 @@ async def test_cancelled_publish_leaves_nothing_behind(house: House) -> None:
     with pytest.raises(asyncio.CancelledError):
         await sending
     assert client.statistics()["unanswered"] == 0
+
+
+async def test_a_request_of_a_closed_client_fails_with_client_closed(house: House) -> None:
+    client = house.client()
+    await client.meshes.topics("main")
+    await client.close()
+    with pytest.raises(PosthouseError) as refused:
+        await client.meshes.topics("main")
+    assert refused.value.code == "client_closed"
 
 
 async def test_closing_fails_open_publishes_with_client_closed(house: House) -> None:

@@ -22,3 +22,17 @@ def test_signer_follows_a_clock_that_was_set_back_by_much() -> None:
     signer.sign(1)
     clock.step_wall(-86_400)
     assert signer.sign(1).created_at_ns - clock.wall_ns() < CREATED_AT_MAX_AHEAD_NS
+
+
+def test_signer_does_not_follow_a_clock_that_was_set_forward_since_a_relay_accepted_it() -> None:
+    clock = FakeClock()
+    signer = Signer(NodeKey.generate(), clock)
+    signer.note_login(signer.prove("ed25519:" + "0" * 64))
+    clock.advance(3_600)
+    right_ns = clock.wall_ns()
+    clock.step_wall(31 * 86_400)
+    assert 0 <= signer.sign(1).created_at_ns - right_ns < CREATED_AT_MAX_AHEAD_NS
+    proof = signer.prove("ed25519:" + "0" * 64)
+    assert proof.created_at_ns == clock.wall_ns(), "the machine may have slept: only a relay can say"
+    signer.note_login(proof)
+    assert signer.sign(1).created_at_ns >= clock.wall_ns()

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from posthouse.daemon import mailroom
+from posthouse.daemon.outbox.transitions import SQL
+from posthouse.journal.append import JournalTransaction
 from tests.daemon.hosts import Host, eventually, make_host, restart, running
 
 NOWHERE = "ws://127.0.0.1:9"
@@ -101,6 +103,24 @@ async def test_mail_to_an_unknown_or_retired_agent_is_refused_before_anything_is
         assert (await ann.get("/v1/outbox"))["items"] == []
 
 
+async def test_a_request_that_is_repeated_after_its_agent_retired_is_still_the_message_that_was_sent(
+    tmp_path: Path,
+) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        await host.add_agent("ann")
+        for to in ("ann", f"ann@{host.node}"):
+            first = await host.send(to, "hello", client_message_id=to)
+            await host.until_status(to, "done")
+            await host.post("/v1/agents/retire", name="ann")
+            again = await host.send(to, "hello", client_message_id=to)
+            assert (again.status, again["duplicate"], again["message_id"]) == (200, True, first["message_id"])
+            other = await host.send(to, "something else", client_message_id=to)
+            assert (other.status, other["error"]) == (409, "idempotency_key_reused")
+            assert (await host.send(to, "hello"))["error"] == "agent_retired"
+            await host.add_agent("ann")
+
+
 async def test_a_retired_agent_cannot_send(tmp_path: Path) -> None:
     host = make_host(tmp_path, NOWHERE)
     async with running(host):
@@ -137,6 +157,24 @@ async def test_mail_moves_with_a_renamed_agent_and_survives_a_restart(tmp_path: 
         await restart(host)
         assert await bodies(host.acting_as("reviewer")) == ["before"]
         assert await bodies(host.acting_as("claude")) == ["before"], "the old name stands for the new one"
+
+
+async def test_mail_that_is_delivered_again_after_its_agent_retired_is_not_refused(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        claude = await host.add_agent("claude")
+        await host.send("claude", "before", client_message_id="1")
+        await host.until_status("1", "done")
+        await host.post("/v1/agents/retire", name="claude")
+
+        def reopen(tx: JournalTransaction) -> None:  # as if the daemon had been killed before it noted the delivery
+            tx.db.execute(SQL.reopen, (1,))
+            tx.db.execute(SQL.add_state, (1, 0, 0))
+
+        await host.mesh.outbox.store.writer.run(reopen)
+        host.mesh.drain.wake(host.node)
+        await host.until_status("1", "done")
+        assert await bodies(claude) == ["before"]
 
 
 async def test_an_event_stream_shows_the_mail_of_its_agent_only(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ import pytest
 
 from posthouse.client.messages import receipts
 from posthouse.daemon import registrar
+from posthouse.daemon.outbox.outbox_rows import Outcome
 from posthouse.model.outbox_rules import MessageState, shown_state
 from tests.client.house import House
-from tests.daemon.hosts import Host, eventually, host_at, make_host, restart, running
+from tests.daemon.hosts import Host, eventually, make_host, restart, running
 
 NOWHERE = "ws://127.0.0.1:9"
 
@@ -20,18 +21,6 @@ NOWHERE = "ws://127.0.0.1:9"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registrar, "PUBLISH_EVERY_S", 0.05)
-
-
-@pytest.fixture
-async def laptop(house: House) -> AsyncIterator[Host]:
-    async with host_at(house, "l") as host:
-        yield host
-
-
-@pytest.fixture
-async def build(house: House) -> AsyncIterator[Host]:
-    async with host_at(house, "b") as host:
-        yield host
 
 
 async def status(program: Host, key: str) -> Any:
@@ -108,6 +97,38 @@ async def test_a_receipt_waits_for_the_connection_and_survives_a_restart(
     await until_state(laptop, "c", "read")
 
 
+async def test_a_receipt_that_was_lost_with_a_killed_daemon_is_asked_for_after_its_start(
+    house: House, laptop: Host, build: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build.mesh.uplink.client.receipts.gather_s = 0.01
+    tester = await add_known_agent(build, laptop, "tester")
+    received: list[Outcome] = []
+
+    async def forget(outcomes: Sequence[Outcome]) -> None:  # as if the daemon were killed before the commit
+        received.extend(outcomes)
+
+    monkeypatch.setattr(laptop.mesh.outbox, "note_outcomes", forget)
+    await laptop.send(f"tester@{build.node}", "run", client_message_id="c")
+    await first_item(tester)
+    await tester.post("/v1/inbox/seen", all=True)
+    assert house.server is not None
+    pool: Any = house.server.context.engine.store._pool  # type: ignore[attr-defined]
+    await eventually(_returned(received), lambda seen: "read" in [each.state for each in seen])
+    waiting = "SELECT count(*) FROM waiting_confirmations"
+    await eventually(lambda: pool.run(lambda db: db.execute(waiting).get), lambda count: count == 0)
+    assert (await laptop.row("c"))["read_at"] is None
+    await restart(laptop)
+    row = await eventually(lambda: laptop.row("c"), lambda row: row["read_at"] is not None)
+    assert row["state"] == "read" and row["confirmed_at"] is not None
+
+
+def _returned(value: list[Outcome]) -> Callable[[], Awaitable[list[Outcome]]]:
+    async def give() -> list[Outcome]:
+        return value
+
+    return give
+
+
 async def test_between_agents_of_one_host_receipts_need_no_relay(tmp_path: Path) -> None:
     host = make_host(tmp_path, NOWHERE)
     async with running(host):
@@ -167,3 +188,36 @@ async def test_a_message_repeated_from_another_outbox_follows_the_first_one(
     assert await tester.bodies() == ["run"]
     await tester.post("/v1/inbox/seen", all=True)
     await eventually(lambda: laptop.row("c"), lambda row: row["state"] == "read")
+
+
+async def test_a_renamed_agent_keeps_what_it_sent_under_its_old_name(laptop: Host, build: Host, house: House) -> None:
+    claude = await add_known_agent(laptop, build, "claude")
+    tester = await add_known_agent(build, laptop, "tester")
+    build.mesh.uplink.client.receipts.gather_s = 0.05
+    to = f"tester@{build.node}"
+    await claude.send(to, "run", client_message_id="sent")
+    await claude.until_status("sent", "done")
+    await house.down()
+    await claude.send(to, "and report", client_message_id="waiting")
+    await laptop.post("/v1/agents/rename", name="claude", to="planner")
+    planner = laptop.acting_as("planner")
+    rows = (await planner.get("/v1/outbox"))["items"]
+    assert [(row["client_message_id"], row["from_agent"]) for row in rows] == [
+        ("waiting", "planner"),
+        ("sent", "planner"),
+    ]
+    await restart(laptop)
+    await house.up()
+    await planner.until_status("waiting", "done")
+    items = await eventually(lambda: tester.get("/v1/inbox", unread="true"), lambda said: len(said["items"]) == 2)
+    assert [item["from_agent"] for item in items["items"]] == ["claude", "claude"], "it was signed under that name"
+    again = await planner.send(to, "run", client_message_id="sent")
+    assert (again.status, again["duplicate"]) == (200, True), "a retry under the new name is the same message"
+    refused = await planner.send(to, "run all", supersedes="sent")
+    assert "withdraw it" in refused["detail"]
+    await tester.get(f"/v1/inbox/{items['items'][0]['id']}")
+    await until_state(planner, "sent", "read")
+    assert (await planner.post("/v1/messages/withdraw", id="waiting"))["state"] == "withdrawing"
+    await eventually(lambda: tester.get("/v1/inbox", unread="true"), lambda said: len(said["items"]) == 1)
+    assert (await planner.post("/v1/messages/withdraw", id="waiting"))["state"] == "withdrawing"
+    assert len((await planner.get("/v1/outbox"))["items"]) == 3, "the second withdrawal sent nothing"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.daemon.agents.processes import find_process, require_process
+from posthouse.daemon.agents.processes import ProcessRef, find_process, require_process
 from posthouse.daemon.agents.registry import AgentFields, AgentRegistry
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
@@ -187,3 +187,14 @@ def test_a_process_is_the_same_only_with_its_start_time(programs: list[subproces
     programs[0].kill()
     programs[0].wait()
     assert not found.is_running()
+
+
+def test_a_process_is_known_by_its_number_alone_where_proc_is_missing(
+    programs: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    found = find_process(programs[0].pid, tmp_path)
+    assert found == ProcessRef(programs[0].pid, "")
+    assert found.is_running(tmp_path)
+    programs[0].kill()
+    programs[0].wait()
+    assert not found.is_running(tmp_path)

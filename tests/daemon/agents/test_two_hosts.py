@@ -106,6 +106,8 @@ async def test_an_unknown_agent_of_a_known_host_is_refused_with_near_misses(host
     wrong = await laptop.send("testre@build", "x")
     assert (wrong.status, wrong["error"]) == (404, "recipient_agent_unknown")
     assert "tester@build" in wrong["hint"]
+    plain = await laptop.send("testre", "x")
+    assert (plain.status, "Did you mean tester@build?" in plain["hint"]) == (404, True)
     host = await laptop.send("tester@biuld", "x")
     assert (host.status, host["error"]) == (404, "member_name_unknown")
     assert "tester@build" in host["hint"]

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from posthouse.client import ClientOptions
+from posthouse.client.key_chains import Keys
 from posthouse.daemon.daemon import Daemon
 from posthouse.daemon.settings import DaemonSettings, MeshSettings
+from posthouse.keys import keyfile
 
 
 def die_after(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -25,16 +27,30 @@ def die_after(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
     return doomed
 
 
+def die_now(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Return blocking work with a SIGKILL right behind it."""
+
+    def doomed(*given: Any) -> Any:
+        work(*given)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return doomed
+
+
 def doom(daemon: Daemon, point: str) -> None:
     """Let the daemon die right after one of its steps."""
     mesh = next(iter(daemon.meshes))
-    owner, name = {
+    steps: dict[str, tuple[Any, str]] = {
+        "successor_stored": (keyfile, "prepare_next"),
+        "relay_rotated": (Keys, "rotate"),
+        "key_replaced": (keyfile, "promote_next"),
         "outbox_committed": (mesh.outbox, "accept"),
         "rows_claimed": (mesh.outbox, "claim"),
         "relay_committed": (mesh.drain, "_submit"),
         "inbox_inserted": (mesh.inbox, "put"),
-    }[point]
-    setattr(owner, name, die_after(getattr(owner, name)))
+    }
+    owner, name = steps[point]
+    setattr(owner, name, (die_now if owner is keyfile else die_after)(getattr(owner, name)))
 
 
 async def main(point: str, directory: str, relay: str, pins: str) -> None:

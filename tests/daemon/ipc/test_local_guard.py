@@ -6,7 +6,9 @@ import asyncio
 import io
 import json
 import os
+import socket
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,19 +17,28 @@ from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 import structlog
 
 from posthouse.cli.daemon_home import rotate_token
 from posthouse.cli.options import DaemonOptions
 from posthouse.cli.output import Output
-from posthouse.daemon.ipc.local_server import is_container
+from posthouse.daemon.ipc.local_server import is_container, peer_uid
 from posthouse.daemon.ipc.routes import ROUTES
 from posthouse.daemon.settings import IpcLimits
 from posthouse.model.rate import Rate
-from tests.client.house import House
+from tests.client.house import House, open_house
 from tests.daemon.hosts import Host, Said, host_at, make_host, running
 
 NOBODY = 65_534
+reads_only = pytest.mark.asyncio(loop_scope="module")  # tests that change nothing in a daemon share one
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Host]:
+    """A daemon that listens on loopback too, for the tests that only read."""
+    async with open_house(tmp_path_factory.mktemp("shared")) as house, host_at(house, "alice", tcp="on") as host:
+        yield host
 
 
 @pytest.fixture
@@ -64,9 +75,10 @@ async def test_every_route_needs_the_token_on_loopback(tcp: Host) -> None:
     assert open_routes == []
 
 
+@reads_only
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic abc", "bearer token", "Bearer \xff"])
-async def test_other_forms_of_authorization_are_wrong(tcp: Host, header: str) -> None:
-    answer = await over_tcp(tcp, "/v1/health", token=None, Authorization=header)
+async def test_other_forms_of_authorization_are_wrong(shared: Host, header: str) -> None:
+    answer = await over_tcp(shared, "/v1/health", token=None, Authorization=header)
     assert (answer.status, answer["error"]) == (401, "local_token_wrong")
 
 
@@ -80,38 +92,42 @@ async def test_the_unix_socket_needs_no_token(tcp: Host) -> None:
     assert (await tcp.get("/v1/health")).status == 200
 
 
+@reads_only
 @pytest.mark.parametrize("way", ["tcp", "unix"])
-async def test_a_token_in_the_address_is_refused_and_logged_without_it(tcp: Host, way: str) -> None:
-    token = tcp.daemon.directory.token()
+async def test_a_token_in_the_address_is_refused_and_logged_without_it(shared: Host, way: str) -> None:
+    token = shared.daemon.directory.token()
     with structlog.testing.capture_logs() as logged:
         path = f"/v1/health?token={token}"
-        answer = await (over_tcp(tcp, path) if way == "tcp" else tcp.get(path))
+        answer = await (over_tcp(shared, path) if way == "tcp" else shared.get(path))
     assert (answer.status, answer["error"]) == (400, "token_in_query")
     assert [entry["security"] for entry in logged if entry["event"] == "security"] == ["token_in_query"]
     assert token not in json.dumps(logged, default=repr)
 
 
+@reads_only
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "localhost:7", "LOCALHOST:1"])
-async def test_own_names_of_the_machine_are_taken(tcp: Host, host: str) -> None:
-    assert (await over_tcp(tcp, "/v1/health", Host=host)).status == 200
+async def test_own_names_of_the_machine_are_taken(shared: Host, host: str) -> None:
+    assert (await over_tcp(shared, "/v1/health", Host=host)).status == 200
 
 
+@reads_only
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "0.0.0.0", "10.0.0.1", "", "localhost:x"]
 )
-async def test_a_foreign_host_is_refused(tcp: Host, host: str) -> None:
-    answer = await over_tcp(tcp, "/v1/health", Host=host)
+async def test_a_foreign_host_is_refused(shared: Host, host: str) -> None:
+    answer = await over_tcp(shared, "/v1/health", Host=host)
     assert (answer.status, answer["error"]) == (403, "host_refused")
 
 
+@reads_only
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://localhost.evil", "file://", "http://localhost:1", "http://["]
 )
-async def test_a_foreign_origin_is_refused_even_with_the_token(tcp: Host, origin: str) -> None:
-    answer = await over_tcp(tcp, "/v1/health", Origin=origin)
+async def test_a_foreign_origin_is_refused_even_with_the_token(shared: Host, origin: str) -> None:
+    answer = await over_tcp(shared, "/v1/health", Origin=origin)
     assert (answer.status, answer["error"]) == (403, "origin_refused")
     assert "Access-Control-Allow-Origin" not in answer.headers
-    assert (await tcp.ask("GET", "/v1/health", headers={"Origin": origin})).status == 403
+    assert (await shared.ask("GET", "/v1/health", headers={"Origin": origin})).status == 403
 
 
 async def test_the_daemons_own_origin_is_taken(tcp: Host) -> None:
@@ -206,6 +222,30 @@ async def test_another_user_at_the_socket_is_refused(alice: Host) -> None:
     assert "peer_refused" in answer
 
 
+class MacSocket:
+    """A Unix socket of macOS, which describes its peer by a struct xucred."""
+
+    def __init__(self, version: int) -> None:
+        self._credentials = struct.pack("=IIh", version, 501, 1) + bytes(66)
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        assert (level, option, size) == (0, 1, 76)
+        return self._credentials
+
+
+class MacTransport(asyncio.BaseTransport):
+    """A connection on such a socket."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__({"socket": MacSocket(version)})
+
+
+def test_macos_names_the_user_at_the_socket_in_a_way_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "SO_PEERCRED")
+    assert peer_uid(MacTransport(version=0)) == 501
+    assert peer_uid(MacTransport(version=1)) == -1, "a struct of another form names no user"
+
+
 # bounds
 
 
@@ -281,6 +321,7 @@ async def test_bytes_that_are_not_http_are_refused_and_the_daemon_continues(alic
     assert (await alice.get("/v1/version")).status == 200
 
 
+@reads_only
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
@@ -297,17 +338,18 @@ async def test_bytes_that_are_not_http_are_refused_and_the_daemon_continues(alic
         ("GET", "/v1/history", 400, "parameter_invalid"),
     ],
 )
-async def test_wrong_requests_get_their_codes(alice: Host, method: str, path: str, status: int, code: str) -> None:
-    answer = await alice.ask(method, path)
+async def test_wrong_requests_get_their_codes(shared: Host, method: str, path: str, status: int, code: str) -> None:
+    answer = await shared.ask(method, path)
     assert (answer.status, answer["error"]) == (status, code)
     assert answer["hint"]
 
 
+@reads_only
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"to": "a", "to": "b", "message": "m"}', b"\xff", b"null"])
-async def test_a_body_that_is_no_request_is_refused(alice: Host, body: bytes) -> None:
-    answer = await alice.ask("POST", "/v1/send", data=body, headers={"Content-Type": "application/json"})
+async def test_a_body_that_is_no_request_is_refused(shared: Host, body: bytes) -> None:
+    answer = await shared.ask("POST", "/v1/send", data=body, headers={"Content-Type": "application/json"})
     assert answer.status == 400
-    assert (await alice.get("/v1/outbox"))["items"] == []
+    assert (await shared.get("/v1/outbox"))["items"] == []
 
 
 async def test_one_directory_has_one_daemon(alice: Host) -> None:

@@ -132,7 +132,7 @@ async def test_real_requests_and_answers_are_as_the_document_says(
         for route in ROUTES
         for kind in (*route.bodies, *([] if route.query is None else [route.query]))
     }
-    assert read_types == declared
+    assert read_types == {each for each in declared if each[:2] != STREAM}
 
 
 async def use_messages(ask: Checked, house: House, alice: Host, bob: Host) -> None:
@@ -153,6 +153,11 @@ async def use_messages(ask: Checked, house: House, alice: Host, bob: Host) -> No
     await ask("GET", f"/v1/outbox/{rows[0]['id']}", "/v1/outbox/{id}")
     await ask("GET", f"/v1/messages/{rows[0]['message_id']}", "/v1/messages/{id}")
     await ask("GET", "/v1/history", params={"with": bob.node})
+    asked = await alice.send(bob.node, "hello?", request="queue", valid_until="2100-01-01T00:00:00Z")
+    await bob.send(alice.node, "hello!", reply_to_id=asked["message_id"])
+    params: dict[str, Any] = {"wait_s": 20}
+    found = await ask("GET", f"/v1/answers/{asked['message_id']}", "/v1/answers/{id}", params=params)
+    assert [answer["body"] for answer in found["items"]] == ["hello!"]
     await house.down()  # rows wait from now on
     for path in ("/v1/outbox/requeue", "/v1/outbox/drop", "/v1/messages/withdraw"):
         waiting = await alice.send(bob.node, f"for {path}")
@@ -181,7 +186,7 @@ async def use_locks_and_profile(ask: Checked) -> None:
 async def use_agents(ask: Checked, tmp_path: Path) -> None:
     await ask("POST", "/v1/agents", json={"name": "ann", "capabilities": ["review"]})
     await ask("GET", "/v1/agents")
-    await ask("GET", "/v1/agents/ann", "/v1/agents/{id}")
+    await ask("GET", "/v1/agents/ann", "/v1/agents/{name}")
     until = format_utc(system_clock().wall_ns() + 3_600 * SECOND_NS)
     await ask("POST", "/v1/agents/pause", json={"names": ["ann"], "until": until})
     await ask("POST", "/v1/agents/resume", json={"names": ["ann"]})
@@ -202,5 +207,6 @@ async def use_hooks(ask: Checked, alice: Host) -> None:
 async def use_the_daemon(ask: Checked) -> None:
     for path in ("/v1/version", "/v1/health", "/v1/metrics", "/v1/meshes", "/v1/openapi.json"):
         await ask("GET", path)
+    await ask("POST", "/v1/key/rotate", json={})
     await ask("POST", "/v1/meshes", json={"mesh": "other"}, is_refused=True)  # a daemon of the command line adds it
     await ask("DELETE", "/v1/meshes/other", "/v1/meshes/{mesh}")

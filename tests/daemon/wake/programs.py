@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
 
-from posthouse.daemon.inbox.inbox import NewItem
+from posthouse.daemon.inbox.inbox_items import NewItem
 from tests.daemon.hosts import Host, Said
 
 NOWHERE = "ws://127.0.0.1:9"

@@ -114,3 +114,21 @@ async def test_a_cancelled_wait_for_a_lock_leaves_it_to_others(alice: Host, bob:
         await until(lambda: sleepers(bob) == 0)
         await north.call("lock", action="release", resource="r", token=mine["token"])
         assert (await north.call("lock", action="acquire", resource="r", wait_s=20))["held"]
+
+
+async def test_send_with_wait_s_answers_with_the_reply_which_is_no_mail_any_more(alice: Host, bob: Host) -> None:
+    async with stdio_agent(alice.settings.directory) as agent, asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(agent.call("send", to="bob", message="are you there?", wait_s=40))
+        [asked] = (await bob.get("/v1/inbox", unread="true", wait_s=40))["items"]
+        await bob.send("mcp@alice", "I am", reply_to_id=asked["message_id"])
+        found = await sending
+        assert (found["state"], found["reply"]["untrusted"]["text"]) == ("answered", "I am")
+        assert asked["message_id"].startswith(found["id"])
+        assert (await agent.call("inbox"))["messages"] == []
+
+
+async def test_send_with_wait_s_refuses_in_words_of_the_tools_when_no_reply_can_come(alice: Host, bob: Host) -> None:
+    async with stdio_agent(alice.settings.directory) as agent:
+        late = await agent.refused("send", to="bob", message="are you there?", wait_s=0.3)
+        assert (late["code"], "`wait_s`" in late["hint"]) == ("request_timeout", True)
+        assert (await agent.refused("send", to="bob", message="?", wait_s=51))["code"] == "tool_arguments_invalid"

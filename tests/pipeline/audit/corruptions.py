@@ -201,7 +201,9 @@ def lost_on_the_way(given: Histories) -> Histories:
 
 
 def other_sender(given: Histories) -> Histories:
-    return replace_record(given, find(given, "inbox.received"), actor=NodeKey.generate().node)
+    at_relay = {row.ref for row in given.journal if row.type == "message.accepted"}  # notices of a daemon are not
+    received = find(given, "inbox.received", lambda body: body["message_id"] in at_relay)
+    return replace_record(given, received, actor=NodeKey.generate().node)
 
 
 def handled_from_nowhere(given: Histories) -> Histories:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from posthouse.pipeline.connector import stores
+from posthouse.pipeline.connector import feeds
 from posthouse.pipeline.connector.feeds import JOURNAL
+from posthouse.pipeline.connector.stores import FileStore
 
 
 def main(path: Path) -> None:
-    stores.RANGE_ROWS = 10
-    with stores.FileStore(path) as store:
+    feeds.RANGE_ROWS = 10
+    with FileStore(path) as store:
         ranges = store.read(JOURNAL, 0, 1_000)
         for line in sys.stdin:
             answer = store.history().head if line.strip() == "history" else next(ranges).num_rows

@@ -12,7 +12,7 @@ import pytest
 
 from posthouse.client.trust.signing import Signer
 from posthouse.keys import NodeKey, open_sealed
-from posthouse.model.clock import FakeClock
+from posthouse.model.clock import FakeClock, system_clock
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.connector.data_source import SinkWriter, Staged, pack, unpack
 from posthouse.pipeline.connector.delivery import EventBuilder, deliver, message_id_of
@@ -57,7 +57,7 @@ async def test_row_that_changed_under_its_key_is_refused_and_not_swallowed(post:
 
 
 async def test_addressable_event_sent_again_is_the_same_event(post: Post) -> None:
-    rows = [SinkRow("s", "{}", kind=30_001, tags='[["d","stats/x"]]', created_at_ns=1_700_000_000_000_000_000)]
+    rows = [SinkRow("s", "{}", kind=30_001, tags='[["d","stats/x"]]', created_at_ns=system_clock().wall_ns())]
     assert (await deliver(rows, post.options())).duplicates == 0
     assert (await deliver(rows, post.options("later"))).duplicates == 1
 

@@ -1,9 +1,10 @@
-"""The code of the pages about Spark sessions, run as a notebook would, and about schedulers."""
+"""The code of the page about Spark sessions and of the example's notebook, run as Jupyter would; and schedulers."""
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import pytest
 from posthouse.cli.pipeline import app
 from posthouse.pipeline.connector.source_access import access_with_key
 from posthouse.pipeline.lake import Lake
-from tests.docs.pages import blocks_of
+from tests.docs.pages import ROOT, blocks_of
 from tests.pipeline.filled_lake import fill_lake
 from tests.pipeline.relay import post_office
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = "docs/how-to/pipeline-spark.md"
+NOTEBOOK = "examples/spark_notebook/lake.ipynb"
 
 
 @pytest.mark.xdist_group("spark")
@@ -45,12 +47,26 @@ def test_code_of_the_page_about_your_own_session_runs(
         for block in blocks_of(PAGE):
             if block.language == "python":
                 exec(compile(block.body, str(block), "exec"), names)  # noqa: S102
+        for number, cell in enumerate(notebook_cells()):
+            exec(compile(cell, f"{NOTEBOOK}:{number}", "exec"), names)  # noqa: S102
         assert asyncio.run(post.read(2)) == ["job 1 is done", "job 2 is done"]
     read = spark.read.parquet(names["target"])
     assert read.count() > 0
     assert names["remote"].schema == names["records"].schema
     assert names["seqs"].columns == ["seq", "type"]
-    assert "mesh" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "mesh" in shown and "|records|" in shown
+    assert names["traffic"].columns == ["sender", "destination", "messages", "bytes"]
+
+
+def notebook_cells() -> list[str]:
+    """Return the code of the example's notebook; the cell `parameters` names the lake and the session of its reader."""
+    cells = json.loads((ROOT / NOTEBOOK).read_text())["cells"]
+    ran = [
+        cell for cell in cells if cell["cell_type"] == "code" and "parameters" not in cell["metadata"].get("tags", [])
+    ]
+    assert ran
+    return ["".join(cell["source"]) for cell in ran]
 
 
 def test_recipes_of_schedulers_start_commands_that_exist() -> None:

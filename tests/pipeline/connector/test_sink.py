@@ -38,7 +38,7 @@ def post(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
 
 @pytest.fixture(scope="module")
 def lake(post: Post, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """The history of two agents: one asks and floods, the other answers."""
+    """The history of two agents: one asks and floods, the other answers; a third one is silent, and has a new key."""
     asker, silent = NodeKey.generate(), NodeKey.generate()
     asyncio.run(_correspond(post, asker, silent))
     found = Lake(tmp_path_factory.mktemp("history") / "lake")
@@ -50,6 +50,8 @@ async def _correspond(post: Post, asker: NodeKey, silent: NodeKey) -> None:
     async with Client(post.relay.url, asker, pins=Pins(None)) as client:
         asked = [await client.send("#news", f"question {number}") for number in range(POSTS)]
         await client.send(silent.node, "are you there")
+    async with Client(post.relay.url, silent, pins=Pins(None)) as client:
+        await client.keys.rotate(NodeKey.generate())
     async with Client(post.relay.url, post.reader, pins=Pins(None)) as client:
         for each in asked:
             await client.send("#news", "answer", reply_to=each.id)

@@ -28,10 +28,8 @@ def commit(lake: Path, number: int, *, is_sealed: bool = True) -> None:
     delta, seal = Delta(LocalStorage(lake / TABLE)), seal_of(number)
     if is_sealed:
         SealTable(LocalStorage(lake)).add(TABLE, delta.version() + 1, seal)
-    files = write_rows(
-        delta.storage, pa.table({"epoch": ["e"], "seq": [number], "day": ["2026-01-01"]}, SCHEMA), ("day",)
-    )
-    delta.commit(Commit(files, notes={NOTE: msgspec.json.encode(seal).decode()}), SCHEMA, ("day",))
+    files = write_rows(delta.storage, pa.table({"epoch": ["e"], "seq": [number], "day": ["2026-01-01"]}, SCHEMA))
+    delta.commit(Commit(files, notes={NOTE: msgspec.json.encode(seal).decode()}), SCHEMA)
 
 
 def roots(lake: Path) -> list[tuple[int, str]]:

@@ -7,13 +7,12 @@ import stat
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from posthouse.model.clock import SystemClock
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.lake.data_file import describe_file
+from posthouse.pipeline.lake.data_file import write_rows
 from posthouse.pipeline.lake.delta import Commit, Delta, check_files, vacuum
 from posthouse.pipeline.lake.storage import LocalStorage
 from posthouse.pipeline.run.lake_run import hold_lake
@@ -22,27 +21,22 @@ SCHEMA = pa.schema([("epoch", pa.string()), ("seq", pa.int64()), ("day", pa.stri
 
 
 def write(table: Delta, first: int, last: int) -> Commit:
-    folder = table.path / "day=2026-01-01"
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.parent.chmod(0o700)
-    path = folder / f"{first}-{last}.parquet"
     seqs = list(range(first, last + 1))
-    pq.write_table(pa.table({"epoch": ["e"] * len(seqs), "seq": seqs}), path)
+    rows = pa.table({"epoch": ["e"] * len(seqs), "seq": seqs, "day": ["2026-01-01"] * len(seqs)})
     before = None if first == 1 else first - 1
-    described = describe_file(table.storage, path.relative_to(table.path).as_posix())
-    return Commit([described], (), {"app": last}, {"app": before})
+    return Commit(write_rows(table.storage, rows), (), {"app": last}, {"app": before})
 
 
 def test_a_commit_carries_files_bounds_and_how_far_it_got(tmp_path: Path) -> None:
     table = Delta(LocalStorage(tmp_path / "t"))
     assert (table.version(), table.app_version("app"), table.files()) == (-1, None, [])
-    table.commit(write(table, 1, 5), SCHEMA, ("day",))
-    table.commit(write(table, 6, 9), SCHEMA, ("day",))
+    table.commit(write(table, 1, 5), SCHEMA)
+    table.commit(write(table, 6, 9), SCHEMA)
     found = Delta(LocalStorage(tmp_path / "t"))
     assert (found.version(), found.app_version("app"), found.app_version("other")) == (1, 9, None)
-    assert [(file.rows, file.min_values["seq"], file.max_values["seq"], file.partition) for file in found.files()] == [
-        (5, 1, 5, {"day": "2026-01-01"}),
-        (4, 6, 9, {"day": "2026-01-01"}),
+    assert sorted((file.rows, file.min_values["seq"], file.max_values["seq"], file.days) for file in found.files()) == [
+        (4, 6, 9, ("2026-01-01", "2026-01-01")),
+        (5, 1, 5, ("2026-01-01", "2026-01-01")),
     ]
     assert stat.S_IMODE((tmp_path / "t").stat().st_mode) == 0o700
 
@@ -51,8 +45,8 @@ def test_nobody_else_can_read_the_log_of_a_table_whatever_the_umask(tmp_path: Pa
     table = Delta(LocalStorage(tmp_path / "t"))
     before = os.umask(0)
     try:
-        table.commit(write(table, 1, 5), SCHEMA, ("day",))
-        table.commit(write(table, 6, 9), SCHEMA, ("day",))
+        table.commit(write(table, 1, 5), SCHEMA)
+        table.commit(write(table, 6, 9), SCHEMA)
     finally:
         os.umask(before)
     log = tmp_path / "t" / "_delta_log"
@@ -65,7 +59,7 @@ def test_nobody_else_can_read_the_log_of_a_table_whatever_the_umask(tmp_path: Pa
 @pytest.mark.parametrize("happens", ["lost", "cut"])
 def test_a_file_that_is_not_there_in_full_is_never_committed(tmp_path: Path, happens: str) -> None:
     table = Delta(LocalStorage(tmp_path / "t"))
-    table.commit(write(table, 1, 5), SCHEMA, ("day",))
+    table.commit(write(table, 1, 5), SCHEMA)
     commit = write(table, 6, 9)
     path = table.path / commit.add[0].path
     if happens == "lost":
@@ -73,7 +67,7 @@ def test_a_file_that_is_not_there_in_full_is_never_committed(tmp_path: Path, hap
     else:
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(PosthouseError) as refused:
-        table.commit(commit, SCHEMA, ("day",))
+        table.commit(commit, SCHEMA)
     assert refused.value.code == "lake_files_missing"
     found = Delta(LocalStorage(tmp_path / "t"))
     assert (found.version(), found.app_version("app"), len(found.files())) == (0, 5, 1)
@@ -82,17 +76,17 @@ def test_a_file_that_is_not_there_in_full_is_never_committed(tmp_path: Path, hap
 def test_a_batch_that_is_there_already_is_refused(tmp_path: Path) -> None:
     table = Delta(LocalStorage(tmp_path / "t"))
     first = write(table, 1, 5)
-    table.commit(first, SCHEMA, ("day",))
+    table.commit(first, SCHEMA)
     late = Delta(LocalStorage(tmp_path / "t"))
     with pytest.raises(PosthouseError) as refused:
-        late.commit(first, SCHEMA, ("day",))
+        late.commit(first, SCHEMA)
     assert refused.value.code == "lake_busy"
     assert sum(file.rows for file in Delta(LocalStorage(tmp_path / "t")).files()) == 5
 
 
 def test_a_table_whose_file_was_cut_off_or_lost_is_told_damaged(tmp_path: Path) -> None:
     table = Delta(LocalStorage(tmp_path / "t"))
-    table.commit(write(table, 1, 5), SCHEMA, ("day",))
+    table.commit(write(table, 1, 5), SCHEMA)
     (file,) = table.files()
     path = table.path / file.path
     data = path.read_bytes()
@@ -107,7 +101,7 @@ def test_a_table_whose_file_was_cut_off_or_lost_is_told_damaged(tmp_path: Path) 
 
 def test_a_log_that_is_half_written_is_told_damaged_and_left_alone(tmp_path: Path) -> None:
     table = Delta(LocalStorage(tmp_path / "t"))
-    table.commit(write(table, 1, 5), SCHEMA, ("day",))
+    table.commit(write(table, 1, 5), SCHEMA)
     (log,) = (table.path / "_delta_log").glob("*.json")
     half = log.read_bytes()[:40]
     log.write_bytes(half)
@@ -119,9 +113,9 @@ def test_a_log_that_is_half_written_is_told_damaged_and_left_alone(tmp_path: Pat
 
 def test_a_table_of_a_newer_posthouse_is_refused(tmp_path: Path) -> None:
     table = Delta(LocalStorage(tmp_path / "t"))
-    table.commit(write(table, 1, 5), SCHEMA, ("day",))
+    table.commit(write(table, 1, 5), SCHEMA)
     (log,) = (table.path / "_delta_log").glob("*.json")
-    log.write_text(log.read_text().replace("posthouse.schema_version=2", "posthouse.schema_version=7"))
+    log.write_text(log.read_text().replace("posthouse.schema_version=3", "posthouse.schema_version=7"))
     with pytest.raises(PosthouseError) as refused:
         Delta(LocalStorage(tmp_path / "t")).files()
     assert (refused.value.code, refused.value.fields["found"]) == ("lake_newer", 7)
@@ -129,7 +123,7 @@ def test_a_table_of_a_newer_posthouse_is_refused(tmp_path: Path) -> None:
 
 def test_files_that_no_commit_names_are_removed_after_a_while(tmp_path: Path) -> None:
     table = Delta(LocalStorage(tmp_path / "t"))
-    table.commit(write(table, 1, 5), SCHEMA, ("day",))
+    table.commit(write(table, 1, 5), SCHEMA)
     write(table, 6, 9)  # a run that was killed before its commit
     assert vacuum(table, SystemClock()) == 0
     assert vacuum(table, SystemClock(), grace_s=-60) == 1

@@ -8,9 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 from blake3 import blake3
 
-from posthouse.journal.digest import Record, canonical_line
+from posthouse.journal.digest import Record, canonical_line, record_digest
+from posthouse.model.merkle_tree import root
 from posthouse.pipeline.connector.feeds import JOURNAL
-from posthouse.pipeline.lake.merkle import BLOCK_ROWS, blocks, leaves_of, root
+from posthouse.pipeline.lake.merkle import BLOCK_ROWS, blocks, leaf, leaves_of
 
 
 def record(seq: int, body: str = "{}") -> Record:
@@ -21,14 +22,26 @@ def table(records: list[Record]) -> pa.Table:
     return pa.Table.from_pylist([each._asdict() for each in records], schema=JOURNAL.schema())
 
 
-def test_a_leaf_is_the_digest_of_the_lines_of_4096_seqs() -> None:
+def test_a_leaf_is_the_digest_of_the_digests_of_4096_seqs_and_was_that_of_their_lines() -> None:
     records = [record(seq) for seq in range(11, 11 + BLOCK_ROWS + 3)]
-    expected = [
-        blake3(b"".join(canonical_line(each) for each in part)).digest()
-        for part in (records[:BLOCK_ROWS], records[BLOCK_ROWS:])
-    ]
-    assert leaves_of(table(records), 10, 10 + BLOCK_ROWS + 3) == expected
+    parts = records[:BLOCK_ROWS], records[BLOCK_ROWS:]
+    to = 10 + BLOCK_ROWS + 3
+    expected = [blake3(b"".join(map(record_digest, part))).digest() for part in parts]
+    assert leaves_of(table(records), 10, to) == expected
     assert root(expected) == blake3(b"\x01" + expected[0] + expected[1]).digest()
+    of_lines = [blake3(b"".join(map(canonical_line, part))).digest() for part in parts]
+    assert leaves_of(table(records), 10, to, version=1) == of_lines
+
+
+def test_an_erased_row_counts_by_the_digest_that_was_kept() -> None:
+    records = [record(seq, '{"text":"secret"}') for seq in range(1, 10)]
+    whole = leaf(table(records))
+    kept = {5: record_digest(records[4])}
+    records[4] = record(5)
+    assert leaf(table(records)) != whole
+    assert leaf(table(records), kept=kept) == whole
+    records[6] = record(7)
+    assert leaf(table(records), kept=kept) != whole
 
 
 def test_a_sparse_feed_has_a_leaf_for_every_block_also_where_it_holds_nothing() -> None:
@@ -66,7 +79,7 @@ def test_the_vectors_of_the_protocol_hold() -> None:
     assert canonical_line(_vector_record(1)).decode() == vectors["line_of_1"]
     for each in vectors["ranges"]:
         rows = table([_vector_record(seq) for seq in range(each["after"] + 1, each["to"] + 1)])
-        leaves = leaves_of(rows, each["after"], each["to"])
+        leaves = leaves_of(rows, each["after"], each["to"], each["version"])
         assert [leaf.hex() for leaf in leaves] == each["leaves"]
         assert root(leaves).hex() == each["root"]
 

@@ -6,13 +6,12 @@ import threading
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from posthouse.model.clock import SystemClock
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.lake.data_file import describe_file
+from posthouse.pipeline.lake.data_file import write_rows
 from posthouse.pipeline.lake.delta import Commit, Delta, check_files, vacuum
 from posthouse.pipeline.lake.storage import LocalStorage, S3Storage, Storage, open_storage
 
@@ -68,50 +67,46 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 
 
 def write(storage: Storage, first: int, last: int) -> Commit:
-    path = f"day=2026-01-01/{first}-{last}-{threading.get_native_id()}.parquet"
     seqs = list(range(first, last + 1))
-    storage.prepare()
-    storage.prepare(path)
-    rows = pa.table({"epoch": ["e"] * len(seqs), "seq": seqs})
-    pq.write_table(rows, storage.full_path(path), filesystem=storage.filesystem())
-    return Commit([describe_file(storage, path)], (), {"app": last}, {"app": None if first == 1 else first - 1})
+    rows = pa.table({"epoch": ["e"] * len(seqs), "seq": seqs, "day": ["2026-01-01"] * len(seqs)})
+    return Commit(write_rows(storage, rows), (), {"app": last}, {"app": None if first == 1 else first - 1})
 
 
 def test_commits_are_read_back_by_another_process(storage: Storage) -> None:
     table = Delta(storage)
     assert (table.exists, table.version(), table.app_version("app"), table.files()) == (False, -1, None, [])
-    table.commit(write(storage, 1, 5), SCHEMA, ("day",))
-    table.commit(write(storage, 6, 9), SCHEMA, ("day",))
+    table.commit(write(storage, 1, 5), SCHEMA)
+    table.commit(write(storage, 6, 9), SCHEMA)
     found = Delta(storage)
     assert (found.exists, found.version(), found.app_version("app")) == (True, 1, 9)
-    assert [(file.rows, file.min_values["seq"], file.partition) for file in found.files()] == [
-        (5, 1, {"day": "2026-01-01"}),
-        (4, 6, {"day": "2026-01-01"}),
+    assert sorted((file.rows, file.min_values["seq"], file.days) for file in found.files()) == [
+        (4, 6, ("2026-01-01", "2026-01-01")),
+        (5, 1, ("2026-01-01", "2026-01-01")),
     ]
     assert Lake(storage.uri.removesuffix("/t")).names() == ["t"]
 
 
 def test_a_file_that_is_missing_is_never_committed(storage: Storage) -> None:
     table = Delta(storage)
-    table.commit(write(storage, 1, 5), SCHEMA, ("day",))
+    table.commit(write(storage, 1, 5), SCHEMA)
     commit = write(storage, 6, 9)
     storage.delete_file(commit.add[0].path)
     with pytest.raises(PosthouseError) as refused:
-        table.commit(commit, SCHEMA, ("day",))
+        table.commit(commit, SCHEMA)
     assert refused.value.code == "lake_files_missing"
     assert (Delta(storage).version(), Delta(storage).app_version("app")) == (0, 5)
 
 
 def test_a_lost_file_is_damage(storage: Storage) -> None:
     table = Delta(storage)
-    table.commit(write(storage, 1, 5), SCHEMA, ("day",))
+    table.commit(write(storage, 1, 5), SCHEMA)
     storage.delete_file(table.files()[0].path)
     with pytest.raises(PosthouseError, match="is missing"):
         check_files(table, table.files())
 
 
 def test_of_many_writers_one_commits_and_the_others_are_told_that_the_lake_is_busy(storage: Storage) -> None:
-    Delta(storage).commit(write(storage, 1, 5), SCHEMA, ("day",))
+    Delta(storage).commit(write(storage, 1, 5), SCHEMA)
     results: list[str] = []
     ready = threading.Barrier(4)
 
@@ -119,7 +114,7 @@ def test_of_many_writers_one_commits_and_the_others_are_told_that_the_lake_is_bu
         table, commit = Delta(storage), write(storage, 6, 9)
         ready.wait(30)
         try:
-            table.commit(commit, SCHEMA, ("day",))
+            table.commit(commit, SCHEMA)
             results.append("committed")
         except PosthouseError as failure:
             results.append(failure.code)
@@ -135,7 +130,7 @@ def test_of_many_writers_one_commits_and_the_others_are_told_that_the_lake_is_bu
 
 def test_files_that_no_commit_names_are_removed_after_a_while(storage: Storage) -> None:
     table = Delta(storage)
-    table.commit(write(storage, 1, 5), SCHEMA, ("day",))
+    table.commit(write(storage, 1, 5), SCHEMA)
     write(storage, 6, 9)  # a run that was killed before its commit
     assert vacuum(table, SystemClock()) == 0
     assert vacuum(table, SystemClock(), grace_s=-60) == 1
@@ -144,9 +139,9 @@ def test_files_that_no_commit_names_are_removed_after_a_while(storage: Storage) 
 
 def test_a_table_can_be_deleted_and_created_again(storage: Storage) -> None:
     table = Delta(storage)
-    table.commit(write(storage, 1, 5), SCHEMA, ("day",))
+    table.commit(write(storage, 1, 5), SCHEMA)
     storage.delete_all()
     table.forget()
     assert not table.exists
-    table.commit(write(storage, 1, 5), SCHEMA, ("day",))
+    table.commit(write(storage, 1, 5), SCHEMA)
     assert table.version() == 0

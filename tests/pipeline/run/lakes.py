@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posthouse.journal.digest import Record
+from posthouse.model.merkle_tree import root
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.delta import Delta
-from posthouse.pipeline.lake.merkle import leaves_of, root
+from posthouse.pipeline.lake.merkle import leaves_of
 from posthouse.pipeline.tables.catalog import TABLES
 
 if TYPE_CHECKING:
@@ -24,9 +25,12 @@ def journal_rows(spark: SparkSession, lake: Lake) -> list[tuple[Any, ...]]:
     return [(row.epoch, Record(*row[1:8]), row.lost_by_restore) for row in rows]
 
 
-def table_rows(lake: Lake) -> dict[str, Counter[str]]:
-    """Return the stored rows of every table above bronze, as bags, read from the files that the newest commit names."""
-    return {table.name: Counter(_rows_of(lake.delta(table.name))) for table in TABLES}
+def table_rows(lake: Lake, *more: str) -> dict[str, Counter[str]]:
+    """Return the stored rows of every table above bronze, and of more tables, as bags.
+
+    They are read from the files that the newest commit names.
+    """
+    return {name: Counter(_rows_of(lake.delta(name))) for name in (*more, *(table.name for table in TABLES))}
 
 
 def _rows_of(delta: Delta) -> Iterator[str]:
@@ -57,7 +61,7 @@ def check_seals(lake: Lake) -> int:
             )
             for table in tables
         ]
-        rows = pa.concat_tables(parts).sort_by("seq").drop_columns(["epoch"])
+        rows = pa.concat_tables(parts).sort_by("seq").drop_columns(["epoch", "day"])
         assert rows.num_rows == seal.rows
         assert root(leaves_of(rows, seal.after, seal.to)).hex() == seal.root
         count += 1

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from posthouse.pipeline.session import spark_session
+from tests.pipeline.quick_start import QUICK_START
 from tests.pipeline.s3 import free_port
 
 
@@ -23,7 +24,8 @@ def start_server(spark: Any) -> int:
 
 
 if __name__ == "__main__":
-    session = spark_session("local[2]", shuffle_partitions=2)
+    settings = {"spark.driver.defaultJavaOptions": QUICK_START}
+    session = spark_session("local[2]", shuffle_partitions=2, settings=settings)
     sys.stdout.write(f"{start_server(session)}\n")
     sys.stdout.flush()
     sys.stdin.read()

@@ -20,7 +20,7 @@ from posthouse.pipeline.run.lake_run import bring_up_to_date
 from tests.pipeline.relay import Post, post_office
 from tests.pipeline.run.lakes import journal_rows, table_rows
 from tests.pipeline.s3 import SECRET
-from tests.pipeline.session.cluster import Cluster, standalone_cluster
+from tests.pipeline.session.cluster import EXECUTORS, Cluster, standalone_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ def test_a_cluster_that_shares_only_s3_makes_the_same_tables(spark: SparkSession
         done = _submit(cluster, post, store, far)
         assert done.returncode == 0, done.stderr
         refused, *_steps, report = [json.loads(line) for line in done.stdout.splitlines()]
-        assert all(cluster.executors()), "a worker had nothing to do"
+        assert cluster.executors() == EXECUTORS
         shown = [done.stdout, done.stderr, *(path.read_text(errors="replace") for path in cluster.logs())]
     assert refused == {
         "source": "source_not_shared",
@@ -64,18 +64,10 @@ def _submit(cluster: Cluster, post: Post, store: Path, lake: Lake) -> subprocess
     flags = ("--source", post.relay.url, "--key-file", str(post.home / "sender.json"), "--json")
     (cluster.folder / "driver").mkdir()
     options = {"POSTHOUSE_HOME": str(cluster.folder / "home"), "PYSPARK_PYTHON": sys.executable}
+    options |= {"SPARK_LOCAL_IP": "127.0.0.1"}
     return subprocess.run(
-        [
-            str(_SUBMIT),
-            "--master",
-            cluster.url,
-            str(_JOB),
-            str(store),
-            str(cluster.folder / "driver"),
-            lake.location,
-            *flags,
-        ],
-        env=os.environ | cluster.environ | options,
+        [str(_SUBMIT), *cluster.flags, str(_JOB), str(store), str(cluster.folder / "driver"), lake.location, *flags],
+        env=os.environ | options,
         capture_output=True,
         text=True,
         timeout=_RUN_S,

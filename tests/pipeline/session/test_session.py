@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from posthouse.cli.pipeline_options import PipelineOptions
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.session import spark as spark_module
 from posthouse.pipeline.session import spark_session
+from tests.faults.child import Child
 from tests.pipeline.quick_start import QUICK_START
 
 if TYPE_CHECKING:
@@ -38,9 +40,17 @@ def test_other_users_cannot_read_what_spark_spills(spark: SparkSession) -> None:
     assert [oct(path.stat().st_mode) for path in files if path.stat().st_mode & 0o077] == []
 
 
-def test_scratch_directory_of_a_session_is_private() -> None:
-    folder = Path(spark_module._scratch_directory())
-    assert folder.stat().st_mode & 0o777 == 0o700
+def test_scratch_directory_is_private_and_goes_after_its_process_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Child("tests.pipeline.session.scratch_user", env={"TMPDIR": str(tmp_path)}) as child:
+        left = Path(child.wait_lines(1)[0])
+        mine = Path(spark_module.scratch_directory())
+        assert mine.stat().st_mode & 0o777 == left.stat().st_mode & 0o777 == 0o700
+        assert (left / "text").exists(), "its process lives"
+    spark_module.scratch_directory()
+    assert (left.exists(), mine.exists()) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ class Writer:
         self._ids = 0
         self._open: dict[tuple[str, str], str] = {}
         self._messages: list[str] = []
+        self._senders: dict[str, str] = {}
         self._tokens: dict[str, int] = {}
         self._rows: list[str] = []
 
@@ -132,6 +133,7 @@ class Writer:
         row = self.append(epoch, "message.accepted", body, mesh="main", actor=sender, ref=id_)
         self._event(row)
         self._messages.append(id_)
+        self._senders[id_] = sender
         self._open |= {(node, id_): "queued" for node in readers}
 
     def _event(self, row: Row) -> None:
@@ -150,7 +152,9 @@ class Writer:
         if not self._open:
             return
         node, id_ = self.random.choice(sorted(self._open))
-        fact = self.random.choice(["sent", "sent", "confirmed", "rejected", "dead", "expired", "purged", "requeued"])
+        fact = self.random.choice(
+            ["sent", "sent", "confirmed", "rejected", "dead", "expired", "purged", "requeued", "moved"]
+        )
         many: Row = {"ids": [id_]}
         if fact == "sent":
             self.append(
@@ -166,6 +170,12 @@ class Writer:
         elif fact == "requeued":
             body = {"recipient": node, "from_state": "dead"}
             self.append(epoch, "delivery.requeued", body, actor="op", ref=id_, mesh="main")
+        elif fact == "moved":
+            successor = self.random.choice([each for each in self._nodes if each != node])
+            states = {"states": [self.random.choice(["queued", "sent", "dead"])]}
+            body = many | states | {"senders": [self._senders[id_]], "agents": [""], "recipient": node}
+            self.append(epoch, "delivery.moved", body, actor=successor, ref=successor, mesh="main")
+            self._open[successor, id_] = self._open.pop((node, id_))
         else:
             extra: Row = {"was_stored": [False], "confirmation": "00"} if fact == "confirmed" else {}
             self.append(epoch, f"delivery.{fact}", many | extra, actor=node, ref=node, mesh="main")

@@ -71,12 +71,11 @@ async def _live(directory: Path, round_: str) -> None:
         await live(house, round_)
 
 
-async def write_daemons(folder: Path, seed: int, messages: int) -> Moments:
-    """A week of a relay and a bus, and letters between two daemons at another relay."""
+async def write_daemons(folder: Path, seed: int, _messages: int) -> Moments:
+    """Letters between two daemons at another relay."""
     luck = random.Random(f"daemons {seed}")
-    made = await make_history_async(folder / "week", seed + 1_000, agents=5, messages=messages)
     relay, outbox, _inbox, _outbox, inbox = await write_letters(private_dir(folder / "letters"))
-    final = [made.relay_db, made.bus_db, relay, outbox, inbox]
+    final = [relay, outbox, inbox]
     return Moments([*cut_anywhere(final, luck, folder / "cut"), final], final)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.pipeline.tables.history import HOUR_NS, History, Row
 
-_ENDS_MANY = ("confirmed", "expired", "purged", "blocked")
+MOVED = "moved"
 Key = tuple[str, str]
 
 
@@ -16,24 +16,46 @@ def delivery_states(history: History) -> dict[Key, str]:
     """Return the state of each delivery of the relay that survived, by reader and message id."""
     states: dict[Key, str] = {}
     for row in _kept(history):
-        if row["mesh"] == "pinch":
-            continue
-        body = json.loads(row["body"])
-        fact = row["type"].rpartition(".")[2]
-        if row["type"] == "message.accepted":
-            states |= {(node, row["ref"]): "queued" for node in body["recipients"]}
-            states |= {(node, row["ref"]): "blocked" for node in body.get("blocked", [])}
-        elif row["type"] == "delivery.sent":
-            key = (row["actor"], body["ids"][0])
+        if row["type"] == "delivery.sent":
+            key = (row["actor"], json.loads(row["body"])["ids"][0])
             if states.get(key) == "queued":
                 states[key] = "sent"
-        elif row["type"] == "delivery.requeued":
-            states[body["recipient"], row["ref"]] = "queued"
-        elif row["type"] in ("delivery.rejected", "delivery.dead"):
-            states[row["actor"], row["ref"]] = fact
-        elif row["type"].startswith("delivery."):
-            states |= {(row["ref"], id_): fact for id_ in body["ids"]}
+        states |= _changed_states(row)
     return states
+
+
+def _changed_states(row: Row) -> dict[Key, str]:
+    """Return the states that a record gives to deliveries of the relay, by reader and message id."""
+    if row["mesh"] == "pinch" or row["type"] == "delivery.sent":
+        return {}
+    body, fact = json.loads(row["body"]), row["type"].rpartition(".")[2]
+    if row["type"] == "message.accepted":
+        opened = {(node, row["ref"]): "queued" for node in body["recipients"]}
+        return opened | {(node, row["ref"]): "blocked" for node in body.get("blocked", [])}
+    if row["type"] == "delivery.moved":
+        ended = {(body["recipient"], id_): MOVED for id_ in body["ids"]}
+        return ended | {(row["ref"], id_): state for id_, state in zip(body["ids"], body["states"], strict=True)}
+    if row["type"] == "delivery.requeued":
+        return {(body["recipient"], row["ref"]): "queued"}
+    if row["type"] in ("delivery.rejected", "delivery.dead"):
+        return {(row["actor"], row["ref"]): fact}
+    return {(row["ref"], id_): fact for id_ in body["ids"]} if row["type"].startswith("delivery.") else {}
+
+
+def talks(history: History) -> dict[tuple[str, str, str], tuple[int, int]]:
+    """Return deliveries and how many of them were confirmed, by the day on which they opened, sender and reader."""
+    senders = {row["ref"]: row["actor"] for row in history.journal if row["type"] == "message.accepted"}
+    opened_ns: dict[Key, int] = {}
+    for row in _kept(history):
+        for key in _changed_states(row):
+            opened_ns.setdefault(key, row["at_ns"])
+    sums: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for (reader, id_), state in delivery_states(history).items():
+        if state != MOVED:
+            entry = sums[_day(opened_ns[reader, id_]), senders[id_], reader]
+            entry[0] += 1
+            entry[1] += state == "confirmed"
+    return {key: (count, confirmed) for key, (count, confirmed) in sums.items()}
 
 
 def costs(history: History) -> dict[tuple[str, str, str], tuple[int, int]]:

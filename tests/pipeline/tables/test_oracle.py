@@ -42,6 +42,13 @@ def test_states_of_deliveries_equal_those_of_a_replay_in_plain_python(made: Made
     view = made.view(BY_NAME["silver_deliveries"]).where(f"source = 'relay' AND NOT {LOST}")
     found = {(row["reader"], row["message_id"]): row["state"] for row in view.collect()}
     assert found == oracle.delivery_states(history)
+    assert "moved" in found.values(), "the reader of a delivery rotated its key"
+
+
+def test_who_talks_to_whom_counts_a_moved_delivery_once_for_the_new_key(made: Made, history: History) -> None:
+    rows = made.view(BY_NAME["gold_who_talks_to_whom"]).where("source = 'relay'").collect()
+    found = {(row["day"], row["sender"], row["recipient"]): (row["deliveries"], row["delivered"]) for row in rows}
+    assert found == oracle.talks(history)
 
 
 def test_costs_equal_sums_in_plain_python(made: Made, history: History) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from posthouse.relay.accept import path, verify
 from posthouse.relay.accept.commit import CommittedGroup, KindHandlers, commit_group
+from posthouse.relay.accept.quotas import LimitsOf
 from posthouse.relay.accept.submission import Answered, Submission
 from posthouse.relay.engine import RelayEngine
 from posthouse.relay.store.protocol import Unit
@@ -55,10 +56,12 @@ async def test_connection_that_breaks_keeps_no_answer_from_another(core: RelayEn
 async def test_submission_that_trips_over_a_defect_in_the_transaction_fails_alone(
     core: RelayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tripping(unit: Unit, submissions: Sequence[Submission], kinds: KindHandlers) -> CommittedGroup:
+    def tripping(
+        unit: Unit, submissions: Sequence[Submission], kinds: KindHandlers, limits_of: LimitsOf
+    ) -> CommittedGroup:
         if any(b"trips" in job.raw for submission in submissions for job in submission.jobs):
             raise RuntimeError("a defect")
-        return commit_group(unit, submissions, kinds)
+        return commit_group(unit, submissions, kinds, limits_of)
 
     monkeypatch.setattr(path, "commit_group", tripping)
     events = [ALICE.raw(content="trips" if number == 7 else "fine") for number in range(20)]

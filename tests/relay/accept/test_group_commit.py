@@ -12,7 +12,7 @@ import pytest
 from posthouse.model.clock import SystemClock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.relay.accept.group_commit import GROUP_EVENTS, GROUPS_AHEAD, GroupCommitter
-from posthouse.relay.messages.sessions import DeferredWrites
+from posthouse.relay.messages.deferred_writes import DeferredWrites
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.store.sqlite.store import SqliteStore
 
@@ -58,7 +58,7 @@ async def drain(committer: GroupCommitter) -> None:
 
 async def test_deferred_job_joins_the_next_urgent_group_and_is_written_first(store: SqliteStore) -> None:
     log: list[tuple[Handler, list[str]]] = []
-    committer, urgent, deferred = GroupCommitter(store), Handler(log), Handler(log)
+    committer, urgent, deferred = GroupCommitter(store, SystemClock()), Handler(log), Handler(log)
     before = store.statistics()["committed_items"]
     committer.defer(deferred, "sent")
     assert log == []
@@ -71,7 +71,7 @@ async def test_deferred_job_joins_the_next_urgent_group_and_is_written_first(sto
 
 
 async def test_deferred_job_without_an_urgent_one_is_written_after_a_moment(store: SqliteStore) -> None:
-    committer, deferred = GroupCommitter(store), Handler([])
+    committer, deferred = GroupCommitter(store, SystemClock()), Handler([])
     committer.defer(deferred, "one")
     committer.defer(deferred, "two")
     async with asyncio.timeout(WAIT_S):
@@ -81,7 +81,7 @@ async def test_deferred_job_without_an_urgent_one_is_written_after_a_moment(stor
 
 
 async def test_urgent_job_does_not_wait_for_the_time_of_deferred_ones(store: SqliteStore) -> None:
-    committer, urgent, deferred = GroupCommitter(store), Handler([]), Handler([])
+    committer, urgent, deferred = GroupCommitter(store, SystemClock()), Handler([]), Handler([])
     committer.defer(deferred, "sent")
     before = store.statistics()["waiting_items"]
     committer.submit(urgent, "event")
@@ -93,7 +93,7 @@ async def test_urgent_job_does_not_wait_for_the_time_of_deferred_ones(store: Sql
 
 async def test_jobs_of_one_iteration_share_a_unit_of_work(store: SqliteStore) -> None:
     log: list[tuple[Handler, list[str]]] = []
-    committer, handler, other = GroupCommitter(store), Handler(log), Handler(log)
+    committer, handler, other = GroupCommitter(store, SystemClock()), Handler(log), Handler(log)
     for number in range(5):
         committer.submit(handler, str(number))
         committer.submit(other, str(number))
@@ -105,7 +105,7 @@ async def test_jobs_of_one_iteration_share_a_unit_of_work(store: SqliteStore) ->
 
 
 async def test_jobs_that_come_while_two_groups_are_ahead_share_the_next(store: SqliteStore) -> None:
-    committer, handler = GroupCommitter(store), Handler([])
+    committer, handler = GroupCommitter(store, SystemClock()), Handler([])
     for number in range(6):
         committer.submit(handler, str(number))
         committer.flush()
@@ -114,7 +114,7 @@ async def test_jobs_that_come_while_two_groups_are_ahead_share_the_next(store: S
 
 
 async def test_group_has_a_bounded_number_of_events(store: SqliteStore) -> None:
-    committer, handler = GroupCommitter(store), Handler([])
+    committer, handler = GroupCommitter(store, SystemClock()), Handler([])
     for name in ("first", "second", "third"):
         committer.submit(handler, name, events=GROUP_EVENTS // 2)
     committer.submit(handler, "larger than a group", events=2 * GROUP_EVENTS)
@@ -124,7 +124,7 @@ async def test_group_has_a_bounded_number_of_events(store: SqliteStore) -> None:
 
 
 async def test_job_that_trips_over_a_defect_fails_alone(store: SqliteStore) -> None:
-    committer, handler, deferred = GroupCommitter(store), Handler([]), Handler([])
+    committer, handler, deferred = GroupCommitter(store, SystemClock()), Handler([]), Handler([])
     committer.defer(deferred, "sent")
     for job in ("one", TRIPS, "two"):
         committer.submit(handler, job)
@@ -142,7 +142,7 @@ async def test_handler_that_breaks_after_the_commit_keeps_no_result_from_the_oth
         def on_committed(self, jobs: Sequence[str], result: list[int]) -> None:
             raise RuntimeError("a defect")
 
-    committer, broken, handler = GroupCommitter(store), Broken([]), Handler([])
+    committer, broken, handler = GroupCommitter(store, SystemClock()), Broken([]), Handler([])
     committer.defer(broken, "sent")
     committer.submit(handler, "event")
     committer.flush()
@@ -151,7 +151,7 @@ async def test_handler_that_breaks_after_the_commit_keeps_no_result_from_the_oth
 
 
 async def test_closed_store_fails_every_job_at_once(store: SqliteStore) -> None:
-    committer, urgent, deferred = GroupCommitter(store), Handler([]), Handler([])
+    committer, urgent, deferred = GroupCommitter(store, SystemClock()), Handler([]), Handler([])
     store.close()
     committer.defer(deferred, "sent")
     committer.submit(urgent, "one")
@@ -164,7 +164,7 @@ async def test_closed_store_fails_every_job_at_once(store: SqliteStore) -> None:
 
 
 async def test_deferred_groups_ahead_of_the_writer_do_not_hold_up_an_urgent_job(store: SqliteStore) -> None:
-    committer, urgent, deferred = GroupCommitter(store), Handler([]), Handler([])
+    committer, urgent, deferred = GroupCommitter(store, SystemClock()), Handler([]), Handler([])
     for number in range(GROUPS_AHEAD + 1):
         committer.defer(deferred, str(number))
         committer.flush_deferred()
@@ -177,7 +177,7 @@ async def test_deferred_groups_ahead_of_the_writer_do_not_hold_up_an_urgent_job(
 
 
 async def test_timer_of_deferred_jobs_waits_for_the_deferred_group_ahead(store: SqliteStore) -> None:
-    committer, deferred = GroupCommitter(store), Handler([])
+    committer, deferred = GroupCommitter(store, SystemClock()), Handler([])
     committer.defer(deferred, "ahead")
     committer.flush_deferred()
     committer.defer(deferred, "one")
@@ -202,7 +202,7 @@ class FullStore(SqliteStore):
 
 async def test_store_without_room_for_a_group_writes_the_jobs_of_each_handler_alone(tmp_path: Path) -> None:
     store = FullStore(tmp_path / "relay.db", SystemClock())
-    committer, urgent, deferred = GroupCommitter(store), Handler([]), Handler([])
+    committer, urgent, deferred = GroupCommitter(store, SystemClock()), Handler([]), Handler([])
     committer.defer(deferred, "sent")
     committer.submit(urgent, "event")
     committer.flush()
@@ -219,7 +219,7 @@ class Clumsy(Handler):
 
 
 async def test_handler_that_fails_at_a_failure_keeps_neither_the_others_nor_the_committer(store: SqliteStore) -> None:
-    committer, clumsy, handler = GroupCommitter(store), Clumsy([]), Handler([])
+    committer, clumsy, handler = GroupCommitter(store, SystemClock()), Clumsy([]), Handler([])
     committer.submit(clumsy, TRIPS)
     committer.submit(handler, TRIPS)
     committer.flush()
@@ -233,7 +233,7 @@ async def test_handler_that_fails_at_a_failure_keeps_neither_the_others_nor_the_
 
 async def test_waiting_for_deferred_writes_ends_when_the_store_refuses_them_at_once(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "relay.db", SystemClock())
-    writes = DeferredWrites(GroupCommitter(store))
+    writes = DeferredWrites(GroupCommitter(store, SystemClock()), None)
     store.close()
     writes.defer(("main", "reader"), lambda unit: None)
     await asyncio.wait_for(writes.settled(("main", "reader")), WAIT_S)

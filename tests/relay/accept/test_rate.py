@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from posthouse.model.clock import FakeClock
 from posthouse.model.rate import Rate
-from posthouse.relay.accept.authorize import RateBuckets
+from posthouse.relay.accept.rates import RateBuckets
 from posthouse.relay.engine import RelayEngine
 from posthouse.relay.wire.accept_results import Declined
 from tests.relay.accept.answers import code, codes
@@ -50,7 +50,7 @@ async def test_refused_event_is_not_charged_for_a_mesh_that_is_not_there(core: R
 async def test_step_of_the_wall_clock_gives_no_tokens(core: RelayEngine, clock: FakeClock) -> None:
     await core.accept_many([ALICE.raw() for _ in range(500)])
     clock.step_wall(3_600)
-    assert code(await core.accept(ALICE.raw(created_at_ns=1))) == "rate_limited"
+    assert code(await core.accept(ALICE.raw())) == "rate_limited"
 
 
 def test_keys_are_forgotten_beyond_the_bound_full_ones_first() -> None:

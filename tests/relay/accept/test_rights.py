@@ -3,8 +3,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.relay.accept.authorize import Meshes, Right, rights_of
-from posthouse.relay.wire.mesh_rows import ALL_NODES, AccessRow, MemberRow, MeshRow, MeshRows, Role, Verdict
+from posthouse.model.node import Role
+from posthouse.relay.accept.mesh_registry import Meshes, Right, rights_of
+from posthouse.relay.wire.mesh_rows import ALL_NODES, AccessRow, MemberRow, MeshRow, MeshRows, Verdict
 
 NODES = ["a", "b", "c"]
 ROLES = st.sampled_from(Role)

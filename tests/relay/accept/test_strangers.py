@@ -9,8 +9,8 @@ import pytest
 from posthouse.keys.signature import verify as verify_signature
 from posthouse.model.clock import FakeClock, system_clock
 from posthouse.relay.accept import verify
-from posthouse.relay.accept.authorize import STRANGER_RATE
-from posthouse.relay.auth import Challenges
+from posthouse.relay.accept.rates import STRANGER_RATE
+from posthouse.relay.auth import Challenges, SpentInMemory
 from tests.relay.edge import Author, Edge, running
 
 
@@ -118,7 +118,8 @@ async def test_login_of_a_key_without_a_mesh_gives_it_no_rate_of_its_own(tmp_pat
 
 
 async def test_stream_logins_take_no_room_for_spent_challenges(edge: Edge) -> None:
-    edge.server.context.challenges = Challenges(system_clock(), max_spent=0)
+    clock = system_clock()
+    edge.server.context.challenges = Challenges(clock, clock.boot_ns, bytes(32), SpentInMemory(max_spent=0))
     async with edge.stream(edge.admin) as stream:
         await stream.send("AUTH", edge.admin.proof(edge.relay, ("challenge", stream.hello["challenge"])))
         assert await stream.notice() == "already_authenticated"

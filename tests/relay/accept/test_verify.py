@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.model.clock import SystemClock
+from posthouse.model.clock import FakeClock
 from posthouse.model.event import encode_event
 from posthouse.relay.accept import verify
 from posthouse.relay.accept.submission import Answered, Job, Submission, Submitter
@@ -49,7 +49,7 @@ def verified_on_loop(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 async def _engine(folder: Path, threads: int) -> RelayEngine:
     settings = EngineSettings(folder / "relay", ALICE.node, verifier_threads=threads)
-    return await RelayEngine.start(settings, SystemClock())
+    return await RelayEngine.start(settings, FakeClock())
 
 
 @pytest.fixture(params=[0, THREADS], ids=["loop", "threads"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from posthouse.model.clock import FakeClock
+from posthouse.model.limits import DAY_S, KNOWN_IDS_DAYS
 from tests.relay.edge import Author, Edge, running
 
 MINUTE_NS = 60 * 1_000_000_000
@@ -115,7 +116,10 @@ async def test_created_at_may_be_a_quarter_of_an_hour_ahead_and_a_retry_outlives
         assert (await edge.post("/v1/events", author.event(at_ns=now + 15 * MINUTE_NS + 1))).code == (
             "event_created_at_ahead"
         )
-        assert (await edge.post("/v1/events", author.event(at_ns=0))).status == 201
+        oldest = now - KNOWN_IDS_DAYS * DAY_S * 10**9
+        assert (await edge.post("/v1/events", author.event(at_ns=oldest))).status == 201
+        assert (await edge.post("/v1/events", author.event(at_ns=oldest - 1))).code == "too_old"
+        assert (await edge.post("/v1/events", author.event(at_ns=0))).code == "too_old"
         clock.step_wall(-3_600)
         retry = await edge.post("/v1/events", limit)
         assert (retry.status, retry.value["duplicate"]) == (200, True)

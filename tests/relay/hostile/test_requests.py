@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from posthouse.relay.wire.mesh_rows import Role
+from posthouse.model.node import Role
 from tests.relay.edge import PATIENCE_S, Author, Edge, running
 from tests.relay.hostile.wire import Wire, wire
 

@@ -20,6 +20,7 @@ from tests.relay.edge import PATIENCE_S, Author, Edge, Stream, running
 from tests.relay.hostile.wire import Wire, masked, wire
 
 BODY = "x" * 4_000
+MANY = 2_000  # events of this body are more than the kernel and the relay buffer for a reader
 
 
 def narrow(connection: Wire) -> None:
@@ -57,7 +58,7 @@ async def test_stalled_reader_gets_closed_with_a_cursor_that_resumes(tmp_path: P
     author = Author()
     async with running(tmp_path / "relay", buffer_events=100) as edge, wire(edge) as stalled:
         await stall(stalled, edge, author)
-        await publish_many(edge, author, 4_000)
+        await publish_many(edge, author, MANY)
         assert edge.server.context.meters.counted("posthouse_relay_slow_readers_total") == 1
         stalled.writer.transport.resume_reading()  # type: ignore[attr-defined]
         seen: list[int] = []
@@ -74,7 +75,7 @@ async def test_stalled_reader_gets_closed_with_a_cursor_that_resumes(tmp_path: P
         async with edge.stream(author) as stream:
             await stream.send("REQ", "rest", {"cursor": closed[3]}, {"kinds": [1]})
             rest = [int(c[2]["content"].split()[0]) for c in await stream.until("EOSE") if c[0] == "EVENT"]
-        assert seen + rest == list(range(4_000))
+        assert seen + rest == list(range(MANY))
 
 
 async def count_live(stream: Stream, count: int) -> None:
@@ -93,17 +94,16 @@ async def test_five_stalled_readers_do_not_slow_others_nor_grow_memory(tmp_path:
         async with edge.stream(author) as healthy:
             await healthy.send("REQ", "s", {"limit": 0}, {"kinds": [1]})
             await healthy.expect("EOSE")
-            reading = asyncio.create_task(count_live(healthy, 6_000))
+            reading = asyncio.create_task(count_live(healthy, MANY))
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            async with asyncio.timeout(60):
-                await publish_many(edge, author, 6_000)  # 24 MB for each reader
-                await reading
+            await publish_many(edge, author, MANY)  # 8 MB for each reader
+            await reading
             grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         unsent = [connection.write_buffer.unsent_bytes for connection in edge.server.context.connections]
         assert all(size <= limit + 65_536 for size in unsent), unsent
         assert edge.server.context.meters.counted("posthouse_relay_slow_readers_total") == 5
         assert len(edge.server.context.live) <= 1
-        assert grown_kib < 100 * 1024
+        assert grown_kib < 5 * 8 * 1024
         for each in wires:
             await each.__aexit__(None, None, None)
 
@@ -111,22 +111,24 @@ async def test_five_stalled_readers_do_not_slow_others_nor_grow_memory(tmp_path:
 async def test_stored_events_wait_for_a_slow_reader_without_holding_a_read(tmp_path: Path) -> None:
     author = Author()
     async with running(tmp_path / "relay") as edge:
-        await publish_many(edge, author, 3_000)
+        await publish_many(edge, author, MANY)
         async with wire(edge) as slow:
             await stall(slow, edge, author)
             await slow.send(masked(b'["REQ","all",{},{"kinds":[1]}]'))
-            (connection,) = edge.server.context.connections
             async with asyncio.timeout(PATIENCE_S):
+                while len(edge.server.context.connections) > 1:  # until the publisher's has ended
+                    await edge.get("/healthz")
+                (connection,) = edge.server.context.connections
                 while connection.write_buffer.unsent_bytes == 0:  # until the socket takes no more
                     assert (await edge.get("/healthz")).status == 200
             assert connection.write_buffer.unsent_bytes < 1024 * 1024
             assert edge.server.context.engine.store.statistics()["running"] == 0
             async with edge.stream(author) as other:
                 await other.send("COUNT", "c")
-                assert await other.expect("COUNT") == ["c", 3_000]
+                assert await other.expect("COUNT") == ["c", MANY]
             slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
             seen = 0
-            while seen < 3_000:
+            while seen < MANY:
                 seen += (await slow.frame())[1].count(b'["EVENT","all",')
             assert json.loads((await slow.frame())[1])[:2] == ["EOSE", "all"]
 
@@ -138,17 +140,23 @@ async def test_publisher_that_reads_no_answers_is_held_back_not_buffered(tmp_pat
         await deaf.upgrade()
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
         event = masked(json.dumps(["EVENT", author.event() | {"sig": "0" * 128}]).encode())
+        sent = 0
 
         async def flood() -> None:
+            nonlocal sent
             while True:
                 await deaf.send(event * 200)
+                sent += 1
 
         flooding = asyncio.create_task(flood())
-        await asyncio.wait({flooding}, timeout=3)
+        before = -1
+        while sent != before:  # until the relay takes no more while it answers others
+            before = sent
+            for _ in range(20):
+                assert (await edge.get("/healthz")).status == 200
         unsent = [connection.write_buffer.unsent_bytes for connection in edge.server.context.connections]
         assert all(size < 4 * 1024 * 1024 for size in unsent), unsent
         flooding.cancel()
-        assert (await edge.get("/healthz")).status == 200
 
 
 async def connect(edge: Edge, *, is_tls: bool) -> Wire:

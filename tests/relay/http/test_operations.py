@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from posthouse.http.openapi import encode_document
+from posthouse.model.clock import FakeClock
 from posthouse.model.metrics import METRICS
 from posthouse.model.rate import Rate
 from posthouse.relay.openapi import ROUTES, describe_routes
+from posthouse.relay.wire.accept_results import Committed
 from tests.relay.edge import Author, Edge, running
 
 CONTRACT = Path(__file__).parents[3] / "docs" / "openapi.json"
@@ -42,6 +45,34 @@ async def test_every_declared_metric_is_shown(edge: Edge, author: Author) -> Non
         for name in ("commit_seconds_count", "store_bytes", "disk_free_bytes")
     )
     assert commits >= 1 and stored > 4_096 and free > 0
+
+
+async def test_event_lag_is_the_time_from_a_commit_to_the_last_write_to_a_subscriber(tmp_path: Path) -> None:
+    clock = FakeClock()
+    author = Author(clock)
+    async with running(tmp_path / "relay", clock=clock) as edge:
+        live = edge.server.context.live
+        publish = live.publish
+
+        def publish_slowly(batch: Sequence[Committed]) -> None:
+            clock.advance(0.2)
+            publish(batch)
+
+        edge.server.context.engine.listen(publish_slowly)
+        await edge.publish(author.event())
+        text = (await edge.get("/metrics", await edge.token(edge.admin))).body.decode()
+    assert 'posthouse_relay_event_lag_seconds_bucket{le="0.1"} 0.0' in text
+    assert 'posthouse_relay_event_lag_seconds_bucket{le="0.25"} 1.0' in text
+    assert 'posthouse_relay_commit_seconds_bucket{le="0.001"} 1.0' in text, "the commit took none of that time"
+
+
+async def test_a_relay_that_is_alone_leads_and_knows_no_others(edge: Edge, author: Author) -> None:
+    assert (await edge.get("/v1/cluster", await edge.token(author))).code == "right_missing"
+    token = await edge.token(edge.admin)
+    alone: dict[str, object] = {"relay_id": None, "leader": None, "term": None, "relays": []}
+    assert (await edge.get("/v1/cluster", token)).value == alone
+    text = (await edge.get("/metrics", token)).body.decode()
+    assert "posthouse_relay_leader 1.0" in text and "posthouse_relay_cluster_relays 1.0" in text
 
 
 def test_metrics_are_named_by_their_unit() -> None:
@@ -157,3 +188,20 @@ async def test_relay_whose_store_is_closed_is_alive_but_not_ready(edge: Edge, au
     ready = await edge.get("/readyz")
     assert (ready.status, ready.code) == (503, "relay_not_ready")
     assert (await edge.post("/v1/events", author.event())).status == 503
+
+
+async def test_null_is_no_value_of_a_parameter(edge: Edge) -> None:
+    refused = await edge.get("/v1/journal?limit=null", await edge.token(edge.admin))
+    assert (refused.code, refused.value["name"]) == ("parameter_invalid", "limit")
+
+
+async def test_whole_number_with_a_fraction_of_zero_is_an_integer_but_not_in_a_signed_event(edge: Edge) -> None:
+    token = await edge.token(edge.admin)
+    made = await edge.send("POST", "/v1/meshes/main/invites", data=b'{"uses": 2.0}', token=token)
+    assert made.status == 201
+    refused = await edge.send("POST", "/v1/meshes/main/invites", data=b'{"uses": 2.5}', token=token)
+    assert refused.code == "body_invalid"
+    given = (await edge.post("/v1/auth/challenge", {"pubkey": edge.admin.node})).value
+    proof = edge.admin.proof(given["relay"], ("challenge", given["challenge"]), at_ns=10**15)
+    proof["created_at_ns"] = float(proof["created_at_ns"])
+    assert (await edge.post("/v1/auth", {"event": proof})).code == "body_invalid"

@@ -33,6 +33,7 @@ class Desk:
 
     @property
     def locks(self) -> Locks:
+        assert isinstance(self.core.locks, Locks)
         return self.core.locks
 
     def acquire(

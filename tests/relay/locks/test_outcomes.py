@@ -90,7 +90,7 @@ async def test_wait_that_times_out_names_the_holder(relay: LockRelay) -> None:
 
 async def test_full_wait_queue_refuses_another_waiter(relay: LockRelay, monkeypatch: pytest.MonkeyPatch) -> None:
     alice, bob, carol = await relay.node(), await relay.node(), await relay.node()
-    monkeypatch.setattr(relay.edge.server.context.engine.locks._queues, "_max_per_lock", 1)
+    monkeypatch.setattr(relay.edge.locks._queues, "_max_per_lock", 1)
     token = granted(await alice.ask("acquire", resource="db", lease_ms=LEASE_MS, request_id="q1"))["token"]
     waiting = asyncio.create_task(bob.ask("acquire", resource="db", lease_ms=LEASE_MS, wait_ms=60_000))
     await relay.waiting(1)

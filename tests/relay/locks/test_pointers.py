@@ -27,9 +27,11 @@ BEFORE_POINTERS = 2  # version of the relay's tables
 def make_old(path: Path) -> None:
     """Take away what the migrations since then created."""
     db = apsw.Connection(str(path))
-    for migration in RELAY.migrations[BEFORE_POINTERS:]:
-        for table in re.findall(r"CREATE TABLE (\w+)", migration):
-            db.execute(f"DROP TABLE {table}")
+    for migration in reversed(RELAY.migrations[BEFORE_POINTERS:]):
+        for kind, name in re.findall(r"CREATE (TABLE|INDEX) (\w+)", migration):
+            db.execute(f"DROP {kind} IF EXISTS {name}")
+        for table, column in re.findall(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", migration):
+            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     db.execute("UPDATE schema_versions SET version = ? WHERE component = 'relay'", (BEFORE_POINTERS,))
     db.close()
 
@@ -130,7 +132,8 @@ async def test_pointer_follows_the_token_over_all_authors(desk: Desk, alice: Hol
     assert await pointed(desk, bob.node) == "alice 2"
     await alice.release()
     await bob.acquire()
-    await bob.write("bob 1", created_at_ns=1)  # the token decides, not the author's clock
+    earlier_ns = desk.clock.wall_ns() - 3_600 * 10**9
+    await bob.write("bob 1", created_at_ns=earlier_ns)  # the token decides, not the author's clock
     assert await pointed(desk, alice.node) == "bob 1"
     await alice.write("unfenced", fenced=False)
     assert await pointed(desk, alice.node) == "bob 1"
@@ -145,7 +148,7 @@ async def test_pointer_falls_back_when_its_event_expires(desk: Desk, alice: Hold
     assert await pointed(desk, alice.node) == "short"
     desk.clock.advance(11)
     assert await pointed(desk, alice.node) == "lasting"
-    await desk.core.store.submit(lambda unit: unit.sweep_expired(10))
+    await desk.core.store.submit(lambda unit: unit.sweep_expired(desk.clock.wall_ns(), 10))
     assert await pointed(desk, alice.node) == "lasting"
 
 
@@ -170,6 +173,7 @@ async def test_old_store_gets_its_pointers_when_it_is_opened(tmp_path: Path) -> 
     token = await desk.granted(alice.node, odd, lease_ms=LEASE_MS)
     fenced = alice.author.raw(30_000, ("d", "odd"), ("fence", odd, str(token)), content="there")
     assert isinstance(await core.accept(fenced), Accepted)
+    await core.store.submit(lambda unit: unit.reindex())  # an old store indexed each event at once
     await core.close()
     make_old(tmp_path / FILE_NAME)
     core = await RelayEngine.start(settings, clock)

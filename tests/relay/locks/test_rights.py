@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from posthouse.model.errors import PosthouseError
+from posthouse.model.node import Role
 from posthouse.relay.wire.lock_operations import ListLocks
-from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
+from posthouse.relay.wire.mesh_rows import AccessRow, Verdict
 from tests.relay.edge import Author
 from tests.relay.locks.transports import LEASE_MS, LockRelay, granted, refused
 
@@ -87,7 +88,7 @@ async def test_outsider_learns_neither_which_locks_nor_which_meshes_exist(relay:
 
 async def test_node_above_its_rate_gets_the_time_to_retry_after(relay: LockRelay) -> None:
     alice = await relay.node()
-    locks = relay.edge.server.context.engine.locks
+    locks = relay.edge.locks
     while locks._buckets.take(alice.node, relay.clock.boot_ns()) == 0:
         pass
     status, value = await alice.ask("acquire", resource="a", lease_ms=LEASE_MS)

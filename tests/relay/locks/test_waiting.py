@@ -142,6 +142,13 @@ async def test_closed_connection_leaves_the_queue(relay: LockRelay, transport: s
     assert granted(await staying)["owner"] == carol.node
 
 
+async def test_wait_of_a_caller_that_is_gone_comes_to_its_end(desk: Desk) -> None:
+    await desk.granted(ALICE)
+    abandoned = desk.acquire(BOB, is_gone=lambda: True, wait_ms=600_000)
+    await asyncio.wait([abandoned], timeout=PATIENCE_S)
+    assert abandoned.cancelled(), "the request would stay open until the relay stops, and delay that"
+
+
 async def test_own_request_that_waits_twice_gets_one_grant(desk: Desk) -> None:
     token = await desk.granted(ALICE)
     storm = [desk.acquire(BOB, wait_ms=60_000, request_id="q1") for _ in range(50)]

@@ -15,4 +15,4 @@ def refused(code: str) -> Iterator[None]:
     """Fail unless the body raises the error of this code."""
     with pytest.raises(PosthouseError) as caught:
         yield
-    assert caught.value.code == code
+    assert caught.value.code == code, caught.value

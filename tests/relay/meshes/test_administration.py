@@ -9,10 +9,11 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import encode_event
 from posthouse.model.filters import Filter
-from posthouse.relay.accept.authorize import Right
+from posthouse.model.node import Role
+from posthouse.relay.accept.mesh_registry import Right
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.store.protocol import Unit
-from posthouse.relay.wire.mesh_rows import AccessRow, MemberRow, Role, Verdict
+from posthouse.relay.wire.mesh_rows import AccessRow, MemberRow, Verdict
 from tests.relay.accept.answers import code
 from tests.relay.authors import ALICE, BOB, CAROL
 from tests.relay.meshes.conftest import ADMIN

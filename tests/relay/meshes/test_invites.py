@@ -7,10 +7,11 @@ import pytest
 
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
+from posthouse.model.node import Role
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.meshes.invites import Invite
 from posthouse.relay.ops.maintenance import backup_relay, restore_relay
-from posthouse.relay.wire.mesh_rows import MemberRow, Role
+from posthouse.relay.wire.mesh_rows import MemberRow
 from tests.relay.accept.answers import code
 from tests.relay.authors import ALICE, BOB, CAROL, Author
 from tests.relay.meshes.refusal import refused

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from posthouse.model.node import Role
 from posthouse.relay.engine import RelayEngine
 from posthouse.relay.meshes import participation
-from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
+from posthouse.relay.wire.mesh_rows import AccessRow, Verdict
 from tests.relay.authors import ALICE, BOB, CAROL
 from tests.relay.meshes.conftest import ADMIN
 from tests.relay.meshes.refusal import refused

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from posthouse.model.node import Role
 from posthouse.relay.engine import RelayEngine
 from posthouse.relay.meshes import administration, participation
-from posthouse.relay.wire.mesh_rows import Role
 from tests.relay.authors import ALICE, BOB, CAROL
 from tests.relay.meshes.conftest import ADMIN
 from tests.relay.meshes.refusal import refused

@@ -192,10 +192,10 @@ async def test_retry_costs_no_rate(tmp_path: Path) -> None:
 async def test_record_outlives_its_content(edge: Edge, alice: Author, bob: Author) -> None:
     message = direct(alice, bob, "soon gone", "c-1", ("expiration", str(alice.event()["created_at_ns"] // 10**9 + 2)))
     assert (await send(edge, message))[0].status == 201
-    store = edge.server.context.engine.store
+    engine = edge.server.context.engine
 
     async def is_swept() -> bool:
-        return bool(await store.submit(lambda unit: unit.sweep_expired(10)))
+        return bool(await engine.store.submit(lambda unit: unit.sweep_expired(engine.clock.wall_ns(), 10)))
 
     await eventually(is_swept)
     (reply,) = await send(edge, message)

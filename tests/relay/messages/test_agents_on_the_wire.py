@@ -83,6 +83,7 @@ def make_previous(path: Path) -> None:
     db.execute(statement[0])
     db.execute(f"INSERT INTO message_records ({names}) SELECT {names} FROM new_message_records")
     db.execute("DROP TABLE new_message_records; DROP TABLE receipts; DROP TABLE gaps")
+    db.execute("DROP TRIGGER retired_keys_inserted; DROP TRIGGER retired_keys_updated")
     db.execute("UPDATE swept_records SET first_seen_through_ns = 0")
     db.execute("UPDATE schema_versions SET version = 2 WHERE component = 'deliveries'")
     db.close()

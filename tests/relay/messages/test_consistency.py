@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from posthouse.journal.digest import digest_contents, digest_records
+from posthouse.journal.digest import content_digest, digest_contents, digest_records
 from posthouse.relay.messages.consistency import DELIVERY_RULES
 from posthouse.relay.ops.housekeeping import ArchivedRange, Pruning
 from posthouse.relay.store.sqlite.store import FILE_NAME
@@ -67,7 +67,8 @@ async def test_check_holds_after_pruning(tmp_path: Path) -> None:
         store = edge.server.context.engine.store
         extent = await store.extent()
         records = await store.journal(0, 10_000)
-        contents = digest_contents(await store.contents(0, extent.head))
+        stored = await store.contents(0, extent.head)
+        contents = digest_contents([content_digest(raw or b"") for raw, _digest in stored])
         archived = ArchivedRange(store.epoch, 1, extent.head, digest_records(records), contents)
         await Pruning(store).prune(archived)
         alice, bob = Author(), Author()

@@ -1,4 +1,4 @@
-"""A store whose deliveries were written by the first version of their tables opens, and nothing is lost or wrong."""
+"""A store that was written with the first version of its tables opens, and nothing is lost or wrong."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ from typing import Any
 import apsw
 import pytest
 
+from posthouse.journal.store import JOURNAL
 from posthouse.model.clock import FakeClock
 from posthouse.relay.store.sqlite.deliveries import DELIVERIES
-from posthouse.relay.store.sqlite.store import FILE_NAME
+from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS
+from posthouse.relay.store.sqlite.pinch import PINCH
+from posthouse.relay.store.sqlite.store import FILE_NAME, RELAY
+from posthouse.sqlite.schema import APPLICATION_ID
 from tests.relay.edge import Author
 from tests.relay.messages.checked import checked, findings, history
 from tests.relay.messages.correspondents import direct, send
+from tests.relay.replication.leader import tables_of
 
 pytestmark = pytest.mark.sqlite
 
+_FIRST = (JOURNAL, RELAY, LOCKS, DELIVERIES, PINCH)  # the others came later
+_JOURNAL_TABLES = {"journal", "journal_state", "sqlite_sequence"}
+_CHANGED_BY_A_START = _JOURNAL_TABLES | {"audience_versions", "swept_records", "locks", "lock_run", "token_counter"}
 _TABLES = ("message_records", "deliveries")
 _INDEXES = ("message_records_by_expiry", "mailboxes_waiting", "deliveries_open", "deliveries_parked")
 
@@ -49,11 +57,46 @@ def make_old(path: Path) -> None:
         DROP TABLE gaps;
         DROP TRIGGER blocks_inserted;
         DROP TRIGGER blocks_deleted;
+        DROP TRIGGER retired_keys_inserted;
+        DROP TRIGGER retired_keys_updated;
         UPDATE schema_versions SET version = 1 WHERE component = 'deliveries';
         """
     )
     db.execute("COMMIT")
     db.close()
+
+
+def make_first(path: Path) -> None:
+    """Replace a store by one with the first version of all tables, and with the rows that those can hold."""
+    make_old(path)  # the tables whose rows have another form since
+    first = path.with_name("first.db")
+    db = apsw.Connection(str(first))
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute("ATTACH ? AS newest", (str(path),))
+    db.execute("BEGIN")
+    for component in _FIRST:
+        db.execute(component.migrations[0])
+    for (name,) in db.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'").fetchall():
+        _copy_rows(db, str(name))
+    # the first version counted each record when it was written
+    db.execute("UPDATE main.journal_state SET body_bytes = (SELECT sum(octet_length(body)) FROM main.journal)")
+    db.execute("CREATE TABLE schema_versions (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT")
+    db.executemany("INSERT INTO schema_versions VALUES (?, 1)", [(component.name,) for component in _FIRST])
+    db.execute("COMMIT")
+    db.close()
+    for each in path.parent.glob(f"{path.name}*"):
+        each.unlink()
+    first.rename(path)
+
+
+def _copy_rows(db: apsw.Connection, name: str) -> None:
+    """Copy the columns that a table had from the beginning; a column that is gone since was 0."""
+    first, newest = (
+        [row[1] for row in db.execute(f"PRAGMA {schema}.table_info({name})")] for schema in ("main", "newest")
+    )
+    values = [column if column in newest else "0" for column in first]
+    db.execute(f"DELETE FROM main.{name}")
+    db.execute(f"INSERT INTO main.{name} ({','.join(first)}) SELECT {','.join(values)} FROM newest.{name}")
 
 
 def contents(path: Path) -> dict[str, list[Any]]:
@@ -79,6 +122,38 @@ async def test_an_old_store_becomes_what_a_new_one_is(tmp_path: Path) -> None:
         pass
     assert contents(path) == before
     assert findings(data_dir) == []
+
+
+async def test_a_store_with_the_first_version_of_every_table_keeps_all_its_rows(tmp_path: Path) -> None:
+    data_dir, path = tmp_path / "relay", tmp_path / "relay" / FILE_NAME
+    await history(data_dir)
+    alice, bob = Author(), Author()
+    async with checked(data_dir) as edge:
+        admin = await edge.token(edge.admin)
+        await edge.post("/v1/meshes", {"name": "lab", "open": False}, admin)
+        await edge.post("/v1/meshes/lab/members", {"node": alice.node, "name": "alice", "role": "member"}, admin)
+        await edge.post("/v1/meshes/lab/access", {"node": "*", "lock": "deny"}, admin)
+        await edge.post("/v1/meshes/lab/invites", {"uses": 3, "expires_s": 600, "role": "reader"}, admin)
+        asked = {"resource": "db", "lease_ms": 60_000}
+        held = (await edge.post("/v1/locks/acquire", asked, await edge.token(bob))).value
+        fence = ("fence", "db", str(held["token"]))
+        await edge.publish(*[bob.event(30_000, text, [("d", "x"), fence]) for text in ("old version", "current")])
+    before = tables_of(path)
+    assert all(before[name] for name in ("access", "invites", "fenced_events", "mesh_usage", "deliveries", "mentions"))
+    make_first(path)
+    assert set(tables_of(path)) < set(before)
+    async with checked(data_dir) as edge:
+        token = await edge.token(alice)
+        found = await edge.get(f"/v1/events/address/30000/{bob.node}?d=x", token)
+        assert found.value["content"] == "current"
+        again = await edge.post("/v1/locks/acquire", asked | {"resource": "other"}, token)
+        assert again.value["token"] > held["token"]
+    after = tables_of(path)
+    assert set(after) == set(before)
+    added = {name: [row for row in after[name] if row not in rows] for name, rows in before.items()}
+    lost = {name: [row for row in rows if row not in after[name]] for name, rows in before.items()}
+    assert {name for name, rows in lost.items() if rows} <= _CHANGED_BY_A_START
+    assert {name for name, rows in added.items() if rows} <= _CHANGED_BY_A_START | {"members"}, "a new admin"
 
 
 async def test_a_retry_of_a_message_in_an_old_store_gets_its_answer(tmp_path: Path) -> None:

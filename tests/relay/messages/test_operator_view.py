@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from posthouse.model.clock import FakeClock
+from posthouse.model.clock import STEADY_S, FakeClock
 from posthouse.model.limits import QUEUE_TTL_S
 from tests.relay.edge import Author, Edge
 from tests.relay.messages.checked import checked
 from tests.relay.messages.correspondents import confirmation, direct, post, reading, send, states
+from tests.relay.messages.waiting import eventually
 
 
 async def operator(edge: Edge, path: str, body: Any = None) -> Any:
@@ -101,6 +103,46 @@ async def test_sweep_says_how_many_it_cleaned(tmp_path: Path, capsys: pytest.Cap
         assert f"Cleaned 3 expired messages for {bob.node}" in capsys.readouterr().out
         async with reading(edge, bob) as box:
             assert await box.bodies(1) == ["young"]
+
+
+async def test_clock_that_is_days_ahead_expires_nothing_before_it_has_been_steady_for_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    alice, bob = Author(clock), Author(clock)
+    async with checked(tmp_path / "relay", clock, sweep_s=0.01, confirm_timeout_s=0.2) as edge:
+        sessions = edge.server.context.engine.sessions
+        check, rounds = sessions.check_sessions, 0
+
+        def count_round() -> None:
+            nonlocal rounds
+            rounds += 1
+            check()
+
+        async def let_sweep() -> None:
+            before = rounds
+            await eventually(lambda: _is_true(rounds > before + 3))
+
+        monkeypatch.setattr(sessions, "check_sessions", count_round)
+
+        clock.advance(STEADY_S)
+        message = direct(alice, bob, "keep me")
+        await send(edge, message)
+        clock.step_wall(QUEUE_TTL_S + 1)
+        await let_sweep()
+        clock.step_wall(-QUEUE_TTL_S - 1)
+        assert await states(edge, alice, message["id"]) == {bob.node: "queued"}
+        await let_sweep()
+        clock.advance(STEADY_S)
+        await let_sweep()
+        assert await states(edge, alice, message["id"]) == {bob.node: "queued"}
+        clock.advance(QUEUE_TTL_S + 1)
+        await let_sweep()
+        assert await states(edge, alice, message["id"]) == {bob.node: "expired"}
+
+
+async def _is_true(value: bool) -> bool:
+    return value
 
 
 async def test_confirmation_never_closes_an_expired_row(tmp_path: Path) -> None:
@@ -292,6 +334,12 @@ async def test_metrics_tell_depth_flight_and_parked(edge: Edge, alice: Author, b
         await box.next("OK")
         await box.confirm(alice, messages[1]["id"])
         await box.delivered(2)
+
+        async def shows_flight() -> bool:
+            queue = next(each for each in (await operator(edge, ""))["queues"] if each["recipient"] == bob.node)
+            return (queue["depth"], queue["in_flight"], queue["parked"]) == (3, 3, 1)
+
+        await eventually(shows_flight)
         text = (await edge.get("/metrics", await edge.token(edge.admin))).body.decode()
     shown = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert shown["posthouse_relay_queued_messages"] == "3.0"
@@ -300,3 +348,21 @@ async def test_metrics_tell_depth_flight_and_parked(edge: Edge, alice: Author, b
     assert float(shown["posthouse_relay_queue_oldest_seconds"]) > 0
     assert shown['posthouse_relay_deliveries_closed_total{state="confirmed"}'] == "1.0"
     assert shown["posthouse_relay_flush_seconds_count"] in ("0.0", "1.0")
+
+
+async def test_metrics_show_the_deepest_queues_and_the_longest_waits_by_mesh_and_no_others(tmp_path: Path) -> None:
+    clock = FakeClock()
+    alice, bob = Author(clock), Author(clock)
+    async with checked(tmp_path / "relay", clock) as edge:
+        token = await edge.token(edge.admin)
+        for number in range(12):
+            assert (await edge.post("/v1/meshes", {"name": f"m{number}", "open": True}, token)).status == 201
+            mesh = ("mesh", f"m{number}")
+            await send(edge, *[direct(alice, bob, "x", None, mesh) for _ in range(number + 1)])
+            clock.advance(10)
+        text = (await edge.get("/metrics", await edge.token(edge.admin))).body.decode()
+    depths = dict(re.findall(r'posthouse_relay_mesh_queued_messages{mesh="(\w+)"} (\S+)', text))
+    assert depths == {f"m{number}": f"{number + 1}.0" for number in range(2, 12)}, "ten meshes, those with most"
+    ages = dict(re.findall(r'posthouse_relay_mesh_queue_oldest_seconds{mesh="(\w+)"} (\S+)', text))
+    assert ages == {f"m{number}": f"{120 - 10 * number}.0" for number in range(10)}, "ten meshes, the longest waits"
+    assert "posthouse_relay_queued_messages 78.0" in text

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.settings import ConnectionPolicy
+from posthouse.relay.wire.delivery_rows import DeliveryPage
 from tests.relay.edge import Author, Edge
 from tests.relay.messages.checked import checked
 from tests.relay.messages.correspondents import Event, Reading, confirmation, direct, reading, states
@@ -80,6 +82,29 @@ async def test_unconfirmed_messages_come_again_on_the_next_connection(edge: Edge
         again = await box.delivered(8)
     assert [event["content"] for event, _ in again] == ["1", "2", "4", "5", "6", "7", "8", "9"]
     assert {about["attempt"] for _, about in again} == {2}
+
+
+async def test_message_that_is_confirmed_while_a_page_with_it_is_read_is_not_sent(
+    edge: Edge, alice: Author, bob: Author, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = await queue(edge, alice, bob, 3)
+    confirmed = confirmation(bob, alice, [message["id"] for message in messages[:2]])
+    sessions = edge.server.context.engine.sessions
+    read = sessions.read_page
+    sizes: list[int] = []
+
+    async def read_slowly(session: ReaderSession, after: int, limit: int) -> DeliveryPage:
+        page = await read(session, after, limit)
+        sizes.append(page.size)
+        if len(sizes) == 1:  # a client that connects again repeats its confirmations before RECEIVE
+            await edge.publish(confirmed)
+        return page
+
+    monkeypatch.setattr(sessions, "read_page", read_slowly)
+    async with reading(edge, bob, window=1) as box:
+        assert await box.bodies(1) == ["2"]
+        assert [command for command in await box.silence() if command[0] == "DELIVER"] == []
+    assert sizes[:2] == [1, 1]
 
 
 async def test_was_stored_never_changes(edge: Edge, alice: Author, bob: Author) -> None:

@@ -42,7 +42,7 @@ async def test_reader_session_of_a_removed_member_ends_and_the_mesh_sees_it_go(
         await shut_out(edge, token, bob.node)
         assert await box.next("PRESENCE") == [MESH, bob.node, "offline"]
         assert await gone.next("END") == [1008]
-        assert bob.node not in edge.server.context.engine.sessions._presence.online(MESH)
+        assert bob.node not in edge.server.context.engine.sessions.presence.online(MESH)
 
 
 async def test_subscription_to_the_mesh_is_closed_and_one_to_all_meshes_goes_on(

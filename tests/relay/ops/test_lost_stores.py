@@ -25,8 +25,8 @@ from posthouse.relay.store.high_water import FILE_NAME as MARK_NAME
 from posthouse.relay.store.high_water import MarkFile
 from posthouse.relay.store.sqlite.store import COMPONENTS, FILE_NAME
 from posthouse.relay.wire.lock_operations import Acquire, Granted, Release
-from posthouse.sqlite.schema import Component
 from posthouse.sqlite.store_lock import StoreLock
+from posthouse.storage.sql_files import Component
 from tests.relay.locks.desk import node
 
 ALICE, BOB = node(1), node(2)

@@ -10,10 +10,12 @@ import apsw
 import pytest
 
 from posthouse.journal.verify import Rule
-from posthouse.model.clock import FakeClock
+from posthouse.model.clock import STEADY_S, FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import Coordinate, encode_event
+from posthouse.model.node import Role
 from posthouse.relay.engine import EngineSettings, RelayEngine
+from posthouse.relay.meshes.mesh_replay import check_meshes
 from posthouse.relay.messages.consistency import (
     check_confirms,
     check_deliveries,
@@ -26,19 +28,20 @@ from posthouse.relay.ops.maintenance import (
     backup_relay,
     check_contents,
     check_current,
+    check_deleted,
     check_fenced,
     check_kept,
     check_locks,
-    check_meshes,
     check_records,
     check_relay,
     check_token_counter,
+    check_usage,
     reindex_relay,
     restore_relay,
 )
 from posthouse.relay.pinch.submissions import EnvelopeSubmission, commit_submissions
 from posthouse.relay.wire.lock_operations import Acquire
-from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
+from posthouse.relay.wire.mesh_rows import AccessRow, Verdict
 from posthouse.sqlite.connection import Durability, open_writer
 from tests.relay.authors import ALICE, BOB, CAROL, Author
 
@@ -67,7 +70,7 @@ async def live(folder: Path, clock: FakeClock) -> None:
     await core.participation.block(CAROL.node, "lab", BOB.node)
     await core.administration.remove_member(ALICE.node, "lab", CAROL.node)
     await core.accept(b"{")
-    clock.advance(10)
+    clock.advance(STEADY_S)
     await core._housekeeping.run_once()
     await core.close()
 
@@ -96,8 +99,8 @@ def test_history_of_a_relay_has_no_findings(path: Path) -> None:
 
 DAMAGE = [
     ("DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)", "has no event"),
-    ("INSERT INTO events SELECT 2, randomblob(32), pubkey, 1, 1, 'main', NULL, NULL, NULL, NULL FROM events LIMIT 1",
-     "has no record"),
+    ("INSERT INTO events (seq, id, pubkey, kind, created_at_ns, mesh)"
+     " SELECT 2, randomblob(32), pubkey, 1, 1, 'main' FROM events LIMIT 1", "has no record"),
     ("UPDATE events SET id = (SELECT id FROM events ORDER BY seq LIMIT 1) WHERE seq = (SELECT max(seq) FROM events)",
      "has the id of an earlier event"),
     ("UPDATE events SET kind = kind + 1 WHERE kind = 1 AND raw IS NOT NULL", "differ from its content"),
@@ -115,6 +118,8 @@ DAMAGE = [
     ("DELETE FROM blocks", "meshes: block lab"),
     ("UPDATE meshes SET is_open = 1 WHERE mesh = 'lab'", "meshes: mesh lab"),
     ("UPDATE access SET read = 'deny'", "meshes: access lab"),
+    ("UPDATE meshes SET approves_keys = 1 WHERE mesh = 'lab'", "meshes: approval lab"),
+    ("INSERT INTO held_keys SELECT mesh, node, 'x', 0 FROM members WHERE name = 'bob'", "meshes: held lab"),
 ]  # fmt: skip
 
 
@@ -133,6 +138,8 @@ VIOLATIONS: dict[Rule, str] = {
     check_contents: "UPDATE events SET kind = kind + 1 WHERE kind = 1 AND raw IS NOT NULL",
     check_current: "DELETE FROM current_events",
     check_fenced: "INSERT INTO fenced_events SELECT min(seq), 'main', 'db', 1 FROM events",
+    check_deleted: "INSERT INTO deleted_addresses SELECT address, created_at_ns, 0 FROM current_events LIMIT 1",
+    check_usage: "UPDATE mesh_usage SET bytes = bytes + 1",
     check_kept: "INSERT INTO kept_events (seq) SELECT min(seq) FROM events",
     check_meshes: "DELETE FROM topics",
     check_locks: "UPDATE locks SET owner = 'another'",

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.journal.digest import digest_contents, digest_records
+from posthouse.journal.digest import content_digest, digest_contents, digest_records
 from posthouse.model.clock import FakeClock
 from posthouse.model.event import Coordinate, encode_event
 from posthouse.model.filters import Filter
+from posthouse.model.node import Role
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.ops import housekeeping as pruning
 from posthouse.relay.ops.housekeeping import ArchivedRange
 from posthouse.relay.ops.maintenance import check_relay
 from posthouse.relay.wire.lock_operations import Acquire, Granted
-from posthouse.relay.wire.mesh_rows import Role
 from tests.relay.accept.answers import accepted, code
 from tests.relay.authors import ALICE, BOB, Author
 from tests.relay.meshes.refusal import refused
@@ -37,7 +37,7 @@ async def archived(core: RelayEngine, from_seq: int, to_seq: int, *, has_content
     records = await core.store.journal(from_seq - 1, to_seq - from_seq + 1)
     _columns, rows = await core.store.feed("events", from_seq - 1, to_seq - from_seq + 1)
     events = [row[10].encode() for row in rows if row[0] <= to_seq and row[9] is None]
-    contents = digest_contents(events) if has_contents else None
+    contents = digest_contents(map(content_digest, events)) if has_contents else None
     return ArchivedRange(core.store.epoch, from_seq, to_seq, digest_records(records), contents)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,11 +14,14 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
+from posthouse.model.clock import system_clock
 from posthouse.model.errors import PosthouseError
+from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.model.settings import SETTINGS
 from posthouse.model.settings_sources import resolve_settings
 from posthouse.relay.process import server_settings
 from posthouse.relay.server import RelayServer
+from posthouse.relay.wire.accept_results import Accepted, Declined
 from posthouse.relay.wire.lock_operations import Acquire
 from tests.http.test_outbound import Peer as Unread
 from tests.relay.edge import PATIENCE_S, Author
@@ -308,3 +312,83 @@ async def test_unknown_proxy_keeps_limits_per_address_off_and_the_relay_says_so(
             assert [await dial(server, stack, session, {"Host": "relay.example"}) for _ in range(3)] == ["AUTHED"] * 3
     (warned,) = [entry for entry in entries if entry["event"] == "address_limits_off"]
     assert "relay.trusted_proxies" in warned["reason"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_advertise_makes_a_relay_one_of_several_and_needs_a_database(tmp_path: Path, source: str) -> None:
+    def settings(**given: Any) -> Any:
+        needed = {"relay.data_dir": str(tmp_path)} | {f"relay.{name}": each for name, each in given.items()}
+        return server_settings(resolve_settings(**resolved(source, needed)))
+
+    database = "postgresql://relay@db.example/posthouse"
+    assert settings(store=database).advertise is None
+    assert settings(store=database, advertise="https://one.example:7420/").advertise == "https://one.example:7420"
+    refusals = []
+    for given in ({"advertise": "https://one.example"}, {"store": database, "advertise": "one.example:7420"}):
+        with pytest.raises(PosthouseError) as refused:
+            settings(**given)
+        refusals.append(refused.value.code)
+    assert refusals == ["advertise_without_store", "advertise_invalid"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_known_ids_days_is_the_age_from_which_events_are_refused(tmp_path: Path, source: str) -> None:
+    author, now_ns = Author(), system_clock().wall_ns()
+    raws = [json.dumps(author.event(at_ns=now_ns - age * DAY_S * SECOND_NS)).encode() for age in (29, 31)]
+    async with relay(tmp_path, source, known_ids_days=30) as server:
+        young, old = await server.context.engine.accept_many(raws)
+        assert isinstance(young, Accepted)
+        assert isinstance(old, Declined) and old.error.code == "too_old"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_followers_names_the_nodes_that_may_follow(tmp_path: Path, source: str) -> None:
+    node, other = Author().node, Author().node
+    async with relay(tmp_path, source, followers=f"{node}, {Author().node}") as server:
+        (await server.context.engine.followers.open_copy(node)).close()
+        with pytest.raises(PosthouseError) as refused:
+            await server.context.engine.followers.open_copy(other)
+        assert refused.value.code == "follow_not_allowed"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_follow_max_bytes_bounds_the_changes_that_are_kept(tmp_path: Path, source: str) -> None:
+    node, author = Author().node, Author()
+    async with relay(tmp_path, source, followers=node, follow_max_bytes=65_536) as server:
+        engine = server.context.engine
+        (await engine.followers.open_copy(node)).close()
+        for number in range(20):
+            await engine.accept(json.dumps(author.event(content=f"{number}" * 4_000)).encode())
+        assert engine.store.changes is not None
+        assert sum(group.size for group in engine.store.changes.kept()) <= 65_536
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_follow_absent_s_ends_the_recording(tmp_path: Path, source: str) -> None:
+    node = Author().node
+    async with relay(tmp_path, source, followers=node, follow_absent_s=0.1) as server:
+        changes = server.context.engine.store.changes
+        assert changes is not None
+        (await server.context.engine.followers.open_copy(node)).close()
+        async with asyncio.timeout(PATIENCE_S):
+            while changes.is_on:  # noqa: ASYNC110 - no event says when
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_otlp_url_is_the_collector_of_traces(tmp_path: Path, source: str) -> None:
+    with pytest.raises(PosthouseError) as refused:
+        async with relay(tmp_path, source, otlp_url="collector"):
+            pass
+    assert refused.value.code == "otlp_url_invalid"
+    async with relay(tmp_path, source, otlp_url="http://127.0.0.1:9") as server:
+        assert server.context.engine._path.tracer is not None
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_mirrors_names_nodes_and_the_meshes_that_they_may_mirror(tmp_path: Path, source: str) -> None:
+    node, other = Author().node, Author().node
+    async with relay(tmp_path, source, mirrors=f"{node}/main, {other}") as server:
+        rights = server.context.engine.mirroring.rights
+        asked = [rights.allow(*pair) for pair in ((node, "main"), (node, "x"), (other, "x"), (Author().node, "main"))]
+        assert asked == [True, False, True, False]

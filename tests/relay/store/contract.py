@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -17,9 +17,10 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import Coordinate, Event, decode_event
 from posthouse.model.filters import Filter
+from posthouse.model.node import Role
 from posthouse.relay.store.event_rows import EventRow, Page, Query, Scope, event_row
 from posthouse.relay.store.protocol import RelayStore, Unit
-from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, MemberRow, MeshRow, Role, Verdict
+from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, MemberRow, MeshRow, Verdict
 from tests.relay.authors import ALICE, BOB, CAROL
 
 R = TypeVar("R")
@@ -74,6 +75,30 @@ class StoreContract:
         assert [*first, *second] == [1, 2, 3]
         records = await store.journal(0, 10)
         assert [(record.seq, record.type) for record in records] == [(seq, "event.accepted") for seq in (1, 2, 3)]
+
+    async def test_records_of_a_range_are_read_newest_first(self, store: RelayStore) -> None:
+        await add(store, *(ALICE.event() for _ in range(5)))
+        assert [each.seq for each in await store.newest_journal(1, 4, 2)] == [4, 3]
+        assert [each.seq for each in await store.newest_journal(1, 4, 9, ["event.accepted"])] == [4, 3, 2]
+        assert await store.newest_journal(0, 5, 9, ["refused"]) == []
+
+    async def test_keys_of_events_are_those_that_match_with_and_without_content(self, store: RelayStore) -> None:
+        first, other, note = ALICE.event(1), BOB.event(1), ALICE.event(7)
+        elsewhere = ALICE.event(1, ("mesh", "other"))
+        await add(store, first, other, note, elsewhere)
+        await write(store, lambda unit: unit.erase(unit.find_contents([note.id]), ALICE.node, "deleted"))
+
+        async def keys(after: int = 0, through: int = 4, **wanted: Any) -> list[str]:
+            rows = await store.event_keys(Filter(mesh="main", **wanted), after, through)
+            return sorted(id_.hex() for _at_ns, id_ in rows)
+
+        assert await keys() == sorted([first.id, other.id, note.id])
+        assert await keys(after=1, through=2) == [other.id]
+        assert await keys(kinds=frozenset({7})) == [note.id]
+        assert await keys(authors=frozenset({BOB.node})) == [other.id]
+        assert await keys(since_ns=note.created_at_ns, authors=frozenset({ALICE.node})) == [note.id]
+        assert await keys(until_ns=first.created_at_ns, authors=frozenset({ALICE.node})) == [first.id]
+        assert await store.event_keys(Filter(mesh="main"), 0, 1) == [(first.created_at_ns, bytes.fromhex(first.id))]
 
     async def test_unit_that_fails_leaves_nothing_and_gives_its_seqs_back(self, store: RelayStore) -> None:
         event = ALICE.event()
@@ -206,15 +231,15 @@ class StoreContract:
             assert decode_event(found.raw) == old
             assert await store.event(new.id, ALL) is None
             assert ids(await read_all(store, Query([Filter()], ALL))) == [old.id]
-            await write(store, lambda unit: unit.sweep_expired(10))
+            await write(store, lambda unit: unit.sweep_expired(clock.wall_ns(), 10))
 
     async def test_swept_event_stays_known(self, store: RelayStore, clock: FakeClock) -> None:
         event = ALICE.event(1, ("expiration", str(clock.wall_ns() // 1_000_000_000 + 1)))
         (seq,) = await add(store, event)
-        assert await write(store, lambda unit: unit.sweep_expired(10)) == 0
+        assert await write(store, lambda unit: unit.sweep_expired(clock.wall_ns(), 10)) == 0
         clock.advance(2)
-        assert await write(store, lambda unit: unit.sweep_expired(10)) == 1
-        assert await write(store, lambda unit: unit.sweep_expired(10)) == 0
+        assert await write(store, lambda unit: unit.sweep_expired(clock.wall_ns(), 10)) == 1
+        assert await write(store, lambda unit: unit.sweep_expired(clock.wall_ns(), 10)) == 0
         assert await store.known([event.id]) == {event.id: seq}
 
     async def test_rows_of_meshes_come_back_as_they_were_written(self, store: RelayStore) -> None:
@@ -273,12 +298,12 @@ class StoreContract:
         assert await store.current(Coordinate(10_001, ALICE.node, ""), ALL) == current
 
     async def test_feed_of_events_names_its_columns(self, store: RelayStore) -> None:
-        event = ALICE.event(5, ("mesh", "lab"), content="é")
+        event = ALICE.event(7, ("mesh", "lab"), content="é")
         message = ALICE.message(BOB.node)
         await add(store, event, message)
         columns, rows = await store.feed("events", 0, 10)
         first, second = (dict(zip(columns, row, strict=True)) for row in rows)
-        assert (first["seq"], first["type"], first["mesh"], first["kind"]) == (1, "event.accepted", "lab", 5)
+        assert (first["seq"], first["type"], first["mesh"], first["kind"]) == (1, "event.accepted", "lab", 7)
         assert (first["id"], first["pubkey"], first["recipient"]) == (event.id, ALICE.node, None)
         assert decode_event(first["event"].encode()) == event
         assert (second["type"], second["recipient"]) == ("message.accepted", BOB.node)

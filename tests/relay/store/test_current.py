@@ -16,7 +16,8 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.event import Event, coordinate_of, decode_event
 from posthouse.relay.ops.maintenance import RULES
 from posthouse.relay.store.event_rows import Scope
-from posthouse.relay.store.sqlite.store import SqliteStore
+from posthouse.relay.store.protocol import Unit
+from posthouse.relay.store.sqlite.store import SqliteStore, SqliteUnit
 from tests.relay.authors import ALICE, BOB
 from tests.relay.store.contract import add, write
 
@@ -28,6 +29,12 @@ def derived(db: apsw.Connection) -> tuple[list[Any], list[Any]]:
     terms = db.execute("SELECT term, seq FROM event_terms ORDER BY term, seq").fetchall()
     current = db.execute("SELECT address, created_at_ns, id, event_seq FROM current_events ORDER BY address").fetchall()
     return terms, current
+
+
+def index_all(unit: Unit) -> None:
+    """Index the newest events now, not with later ones."""
+    assert isinstance(unit, SqliteUnit)
+    unit._index.write()
 
 
 def findings(db: apsw.Connection) -> list[str]:
@@ -87,7 +94,8 @@ async def _compare(path: Path, versions: list[Any], sweeps: bool) -> None:
             await add(store, *events[start : start + 5])
         if sweeps:
             clock.advance(100)
-            await write(store, lambda unit: unit.sweep_expired(100))
+            await write(store, lambda unit: unit.sweep_expired(clock.wall_ns(), 100))
+        await write(store, index_all)
         before = await store._store.pool.run(derived)
         assert await store._store.pool.run(findings) == []
         await write(store, lambda unit: unit.reindex())

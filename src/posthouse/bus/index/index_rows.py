@@ -25,7 +25,7 @@ from posthouse.model.envelope import Envelope, decode_dead_letter, decode_envelo
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.ulid import ulid_ms, validate_ulid
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.bus.index", "index.sql")
 _Key = tuple[str, str]  # id, endpoint_hash

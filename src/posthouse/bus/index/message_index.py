@@ -28,7 +28,8 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import INDEX_DONE_KEEP_S, MILLISECOND_NS
 from posthouse.sqlite.connection import Durability, open_writer, translate
-from posthouse.sqlite.schema import Component, migrate
+from posthouse.sqlite.schema import migrate
+from posthouse.storage.sql_files import Component
 
 R = TypeVar("R")
 log = get_log(__name__)

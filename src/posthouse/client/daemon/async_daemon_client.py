@@ -33,7 +33,6 @@ from posthouse.client.daemon.local_api import (
     Agent,
     DaemonEvent,
     DaemonVersion,
-    Exchange,
     Health,
     InboxItem,
     MeshState,
@@ -44,9 +43,11 @@ from posthouse.client.daemon.local_api import (
     Reservation,
     Thread,
     ThreadSummary,
+    Traffic,
 )
 from posthouse.client.daemon.locate import DaemonAddress, acting_agent
-from posthouse.model.api import LockGrant
+from posthouse.client.daemon.request_calls import AnswerPoll, OnPartial
+from posthouse.model.api import Answer, LockGrant
 from posthouse.model.errors import PosthouseError
 
 
@@ -71,6 +72,28 @@ class AsyncDaemonClient:
         other arguments.
         """
         return await self._transport.execute(calls.send(to, message, given))
+
+    async def request(
+        self,
+        to: str,
+        message: str,
+        timeout_s: float = 60.0,
+        *,
+        queue: bool = False,
+        on_partial: OnPartial | None = None,
+        **given: Unpack[SendOptions],
+    ) -> Answer:
+        """Send a request and return its final answer, as `DaemonClient.request` does."""
+        poll = AnswerPoll(to, message, timeout_s, given, queue=queue, on_partial=on_partial)
+        poll.start(await self._transport.execute(poll.send))
+        while True:
+            try:
+                answers = await self._transport.execute(poll.next_call())
+            except PosthouseError as failure:
+                await asyncio.sleep(poll.pause_s(failure))
+                continue
+            if (answer := poll.take(answers)) is not None:
+                return answer
 
     async def message(self, message_id: str) -> dict[str, Any]:
         """Return the outbox row of a message and its state per recipient."""
@@ -160,7 +183,7 @@ class AsyncDaemonClient:
         """Return a page of the threads of this host, the one with the newest message first."""
         return await self._transport.execute(calls.threads(before, limit))
 
-    async def traffic(self, since: str | None = None) -> list[Exchange]:
+    async def traffic(self, since: str | None = None) -> Traffic:
         """Return how many messages agents of this host exchanged with whom since a time, by default an hour ago."""
         return await self._transport.execute(calls.traffic(since))
 
@@ -331,6 +354,10 @@ class AsyncDaemonClient:
         """Let the daemon stop serving a mesh; its files stay."""
         await self._transport.execute(calls.remove_mesh(mesh))
 
+    async def rotate_key(self, mesh: str | None = None) -> dict[str, Any]:
+        """Let a new key take the place of this host's key in a mesh; return both node ids."""
+        return await self._transport.execute(calls.rotate_key(mesh))
+
     async def version(self) -> DaemonVersion:
         """Return the version and the features of the daemon."""
         return await self._transport.execute(calls.version())
@@ -338,6 +365,12 @@ class AsyncDaemonClient:
     async def metrics(self) -> str:
         """Return the metrics in the Prometheus text format."""
         return await self._transport.text("/v1/metrics")
+
+    async def events_of_all_agents(self) -> AsyncIterator[DaemonEvent]:
+        """Yield events and messages of every agent of this host from now on, until the connection is lost."""
+        async with self._transport.stream({}, SILENCE_S, "?all_agents=true") as stream:
+            async for event in stream:
+                yield event
 
     async def events(self, last_event_id: str | None = None) -> AsyncIterator[DaemonEvent]:
         """Yield events without end; after a lost connection it resumes after the last message, without a gap.

@@ -66,12 +66,17 @@ class AsyncTransport:
             return response.status, await response.read()
 
     @asynccontextmanager
-    async def stream(self, headers: Mapping[str, str], silence_s: float) -> AsyncIterator[AsyncIterator[DaemonEvent]]:
+    async def stream(
+        self, headers: Mapping[str, str], silence_s: float, query: str = ""
+    ) -> AsyncIterator[AsyncIterator[DaemonEvent]]:
         """Open the stream of events; it fails after `silence_s` without even a comment from the daemon."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=silence_s)
         try:
             async with self._open().get(
-                self._url("/v1/events"), headers=self._headers(headers), timeout=timeout, read_bufsize=LINE_MAX_BYTES
+                self._url("/v1/events" + query),
+                headers=self._headers(headers),
+                timeout=timeout,
+                read_bufsize=LINE_MAX_BYTES,
             ) as response:
                 if response.status != 200:
                     raise refusal(response.status, await response.read(), str(self._address))

@@ -19,7 +19,6 @@ from posthouse.client.daemon.local_api import (
     Accepted,
     Agent,
     DaemonVersion,
-    Exchange,
     Health,
     InboxItem,
     MeshState,
@@ -30,6 +29,7 @@ from posthouse.client.daemon.local_api import (
     Reservation,
     Thread,
     ThreadSummary,
+    Traffic,
 )
 from posthouse.client.failures import error_from
 from posthouse.model.api import LockGrant
@@ -123,6 +123,7 @@ def _text(value: str | int | float | bool | None) -> str:
 
 
 _MINTER = UlidGenerator(system_clock())
+_COUNT: Callable[[Any], int] = lambda value: int(value["count"])  # noqa: E731 - a name for the answer
 
 
 class SendOptions(TypedDict, total=False):
@@ -148,6 +149,8 @@ class SendOptions(TypedDict, total=False):
     failure: bool | None
     #: program through which a person sends it, for the journal
     via: str | None
+    #: what a reply says about the request that it answers: partial, final, busy or failed
+    answer: str | None
 
 
 class MailConditions(TypedDict, total=False):
@@ -255,7 +258,7 @@ def item(row_id: str, *, is_confirmed: bool = False) -> Call[InboxItem]:
 
 
 def seen(ids: Sequence[str]) -> Call[int]:
-    return Call("POST", "/v1/inbox/seen", _read_count, body={"ids": list(ids)})
+    return Call("POST", "/v1/inbox/seen", _COUNT, body={"ids": list(ids)})
 
 
 def thread(message_id: str) -> Call[Thread]:
@@ -266,8 +269,8 @@ def threads(before: str | None, limit: int | None) -> Call[Page[ThreadSummary]]:
     return Call("GET", "/v1/threads", as_page(ThreadSummary), {"before": before, "limit": limit})
 
 
-def traffic(since: str | None) -> Call[Page[Exchange]]:
-    return Call("GET", "/v1/traffic", as_page(Exchange), {"since": since})
+def traffic(since: str | None) -> Call[Traffic]:
+    return Call("GET", "/v1/traffic", as_struct(Traffic), {"since": since})
 
 
 def move_mark(mark: str, ids: Sequence[str]) -> Call[dict[str, Any]]:
@@ -275,7 +278,7 @@ def move_mark(mark: str, ids: Sequence[str]) -> Call[dict[str, Any]]:
 
 
 def seen_all(given: MailConditions) -> Call[int]:
-    return Call("POST", "/v1/inbox/seen", _read_count, body=drop_none(**_selection(given)) | {"all": True})
+    return Call("POST", "/v1/inbox/seen", _COUNT, body=drop_none(**_selection(given)) | {"all": True})
 
 
 def _selection(given: MailConditions) -> dict[str, Any]:
@@ -425,6 +428,10 @@ def remove_mesh(mesh: str) -> Call[dict[str, Any]]:
     return Call("DELETE", f"/v1/meshes/{_part(mesh)}", as_object)
 
 
+def rotate_key(mesh: str | None) -> Call[dict[str, Any]]:
+    return Call("POST", "/v1/key/rotate", as_object, body=drop_none(mesh=mesh))
+
+
 def version() -> Call[DaemonVersion]:
     return Call("GET", "/v1/version", as_struct(DaemonVersion))
 
@@ -433,10 +440,6 @@ def _sending(path: str, body: dict[str, Any], given: SendOptions) -> Call[Accept
     options = {**given, "meta": with_usage(given.get("meta"), given.get("usage")), "usage": None}
     options["client_message_id"] = options.get("client_message_id") or _MINTER.mint()
     return Call("POST", path, as_struct(Accepted), body=body | drop_none(**options))
-
-
-def _read_count(value: Any) -> int:
-    return int(value["count"])
 
 
 def _read_chain(value: Any) -> OutboxChain:

@@ -20,10 +20,9 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from posthouse.client.daemon import calls
-from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient
 from posthouse.client.daemon.blocking_transport import BlockingTransport
 from posthouse.client.daemon.calls import (
     AgentFields,
@@ -46,7 +45,6 @@ from posthouse.client.daemon.local_api import (
     Agent,
     DaemonEvent,
     DaemonVersion,
-    Exchange,
     Health,
     InboxItem,
     MeshState,
@@ -57,10 +55,15 @@ from posthouse.client.daemon.local_api import (
     Reservation,
     Thread,
     ThreadSummary,
+    Traffic,
 )
 from posthouse.client.daemon.locate import acting_agent, daemon_address
-from posthouse.model.api import LockGrant
+from posthouse.client.daemon.request_calls import AnswerPoll, OnPartial
+from posthouse.model.api import Answer, LockGrant
 from posthouse.model.errors import PosthouseError
+
+if TYPE_CHECKING:
+    from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient
 
 
 class DaemonClient:
@@ -97,6 +100,8 @@ class DaemonClient:
         self.close()
 
     async def __aenter__(self) -> AsyncDaemonClient:
+        from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient  # loads asyncio and aiohttp
+
         self._async = AsyncDaemonClient(self.place, self._timeout_s, self.agent)
         return self._async
 
@@ -119,6 +124,33 @@ class DaemonClient:
         other arguments.
         """
         return self._transport.execute(calls.send(to, message, given))
+
+    def request(
+        self,
+        to: str,
+        message: str,
+        timeout_s: float = 60.0,
+        *,
+        queue: bool = False,
+        on_partial: OnPartial | None = None,
+        **given: Unpack[SendOptions],
+    ) -> Answer:
+        """Send a request and return its final answer.
+
+        Raises no_responder at once if no responder is connected, unless `queue` lets the request wait for one;
+        responder_busy or request_failed with the responder's reason; request_timeout after `timeout_s`. `on_partial`
+        is called with each partial answer. A responder that comes after the deadline does not get the request.
+        """
+        poll = AnswerPoll(to, message, timeout_s, given, queue=queue, on_partial=on_partial)
+        poll.start(self._transport.execute(poll.send))
+        while True:
+            try:
+                answers = self._transport.execute(poll.next_call())
+            except PosthouseError as failure:
+                time.sleep(poll.pause_s(failure))
+                continue
+            if (answer := poll.take(answers)) is not None:
+                return answer
 
     def message(self, message_id: str) -> dict[str, Any]:
         """Return the outbox row of a message and its state per recipient."""
@@ -206,7 +238,7 @@ class DaemonClient:
         """Return a page of the threads of this host, the one with the newest message first."""
         return self._transport.execute(calls.threads(before, limit))
 
-    def traffic(self, since: str | None = None) -> list[Exchange]:
+    def traffic(self, since: str | None = None) -> Traffic:
         """Return how many messages agents of this host exchanged with whom since a time, by default an hour ago."""
         return self._transport.execute(calls.traffic(since))
 
@@ -374,6 +406,10 @@ class DaemonClient:
     def remove_mesh(self, mesh: str) -> None:
         """Let the daemon stop serving a mesh; its files stay."""
         self._transport.execute(calls.remove_mesh(mesh))
+
+    def rotate_key(self, mesh: str | None = None) -> dict[str, Any]:
+        """Let a new key take the place of this host's key in a mesh; return both node ids."""
+        return self._transport.execute(calls.rotate_key(mesh))
 
     def version(self) -> DaemonVersion:
         """Return the version and the features of the daemon."""

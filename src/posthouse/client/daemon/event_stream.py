@@ -66,6 +66,8 @@ class EventFollower:
     def __init__(self, last: str | None) -> None:
         #: id of the last message, None before the first
         self.last = last
+        #: ids of the last messages of the meshes that had one; under "" the one after which it started
+        self._last_of_mesh: dict[str, str] = {} if last is None else {"": last}
         #: messages read from the inbox, which the stream may repeat
         self._stored: set[str] = set()
         self._backoff = Backoff(max_s=5.0)
@@ -77,11 +79,12 @@ class EventFollower:
     def start_after(self, newest: Sequence[InboxItem]) -> None:
         """Start after the newest message of the inbox, if it has one."""
         self.last = newest[0].id if newest else None
+        self._last_of_mesh = {item.mesh: item.id for item in newest}
         self._was_reached = True
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers of the next attempt."""
-        return {} if self.last is None else {RESUME_HEADER: self.last}
+        return {} if self.last is None else {RESUME_HEADER: ",".join(self._last_of_mesh.values())}
 
     def on_open(self) -> None:
         """Note that the stream is open: from now on a refused stream is retried."""
@@ -99,13 +102,16 @@ class EventFollower:
     def note(self, event: DaemonEvent) -> DaemonEvent:
         """Note an event as the last one and return it."""
         self._backoff.reset()
-        self.last = event.id or self.last
+        if event.id is not None:
+            self.last = event.id
+            self._last_of_mesh[str(event.data.get("mesh"))] = event.id
         return event
 
     def raise_unless_retryable(self, failure: PosthouseError) -> None:
         """Raise an error unless another attempt may help."""
         if failure.code == "inbox_item_unknown" and self._was_open:  # the inbox was replaced: start with its content
             self.last = None
+            self._last_of_mesh.clear()
         elif not (failure.code in _GONE and self._was_reached) and not (failure.code in _FULL and self._was_open):
             raise failure
 

@@ -45,6 +45,8 @@ class Accepted(msgspec.Struct, frozen=True):
     message_id: str | None = None
     #: set if the agent that it is for is paused: the message waits there
     recipient_paused: PausedState | None = None
+    #: True for a topic that this host does not know while the relay cannot be asked: the relay may refuse the post
+    topic_unverified: bool = False
 
 
 class InboxItem(msgspec.Struct, frozen=True):
@@ -93,6 +95,10 @@ class InboxItem(msgspec.Struct, frozen=True):
     is_withdrawn: bool = False
     #: when an earlier process of this agent had read it without an answer
     read_before: str | None = None
+    #: now or queue if its sender waits for an answer until `valid_until`
+    request: str | None = None
+    #: span of OpenTelemetry that sent it; None if its sender does not trace it
+    traceparent: str | None = None
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -101,6 +107,10 @@ class InboxItem(msgspec.Struct, frozen=True):
         told = (
             (self.is_withdrawn, "withdrawn by its sender"),
             (self.replaced_by is not None and not self.is_withdrawn, "superseded by a later message"),
+            (
+                self.request is not None and not self.is_stale,
+                f"its sender waits for your reply until {self.valid_until}",
+            ),
             (self.is_stale, f"stale since {self.valid_until}: ask its sender whether it still holds"),
             (self.read_before is not None, f"read before, at {self.read_before}, and not answered"),
             (self.newer_from_sender > 0, f"{newer} newer from this sender"),
@@ -145,6 +155,9 @@ class ThreadMessage(msgspec.Struct, frozen=True):
     is_read: bool = False
     #: of an own message as in OutboxRow, or answered; of another one unread, read or answered
     state: str = ""
+    #: False if it only reports a failure or withdraws an earlier message, was itself withdrawn or replaced, or if the
+    #: time is over until which it counts
+    expects_answer: bool = True
 
 
 class Thread(msgspec.Struct, frozen=True):
@@ -189,6 +202,14 @@ class Exchange(msgspec.Struct, frozen=True):
     count: int
     #: UTC, as text
     last_at: str
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Who exchanged messages with agents of this host, the most first."""
+
+    items: list[Exchange]
+    #: from when on all messages are counted; UTC, as text. Later than asked for if there were very many
+    since: str
 
 
 class OutboxRow(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from posthouse.files import home_directory, open_locked, read_private
 from posthouse.model.address import AGENT_ENV, AGENT_HEADER, DEFAULT_INBOX
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.node import DEFAULT_MESH, is_mesh_name, validate_served_mesh_name
+from posthouse.tracing import TRACEPARENT, current_traceparent
 
 SOCKET_NAME = "sock"
 PORT_NAME = "http.port"
@@ -146,12 +147,14 @@ def acting_agent(given: str | None) -> str:
 
 
 def request_headers(address: DaemonAddress, agent: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a request: the given ones, the mesh, the agent, and the token over TCP."""
+    """Return the headers of a request: the given ones, the mesh, the agent, the span, and the token over TCP."""
     headers = dict(given)
     if address.mesh is not None:
         headers[MESH_HEADER] = address.mesh
     if agent:
         headers[AGENT_HEADER] = agent
+    if (span := current_traceparent()) is not None:
+        headers[TRACEPARENT] = span
     if address.is_tcp:
         headers["Authorization"] = f"Bearer {address.token()}"
     return headers

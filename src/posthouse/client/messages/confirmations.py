@@ -26,6 +26,7 @@ from posthouse.model.event import CONFIRMATION, Event
 from posthouse.model.limits import CONFIRMATION_MAX_IDS
 from posthouse.model.message import Message, read_message
 from posthouse.model.strict_json import parse_jcs
+from posthouse.tracing import TRACEPARENT, Role, Span, Tracer, valid_traceparent
 
 
 class Delivery:
@@ -52,6 +53,8 @@ class Delivery:
         self.attempt = attempt
         #: True if it had no room in the queue and comes from the history of its topic
         self.is_from_history = is_from_history
+        #: begun when it came; None: this client, or its sender, does not trace it
+        self.span: Span | None = None
         #: set once this reader has confirmed or rejected it
         self.settled = asyncio.Event()
         self.mesh = event.mesh if message is None else message.mesh
@@ -65,6 +68,24 @@ class Delivery:
     @property
     def id(self) -> str:
         return self.event.id
+
+    def settle(self, failure: str | None = None) -> None:
+        """Note that this reader has confirmed it, or why it has not."""
+        self.settled.set()
+        if self.span is not None:
+            self.span.end(failure)
+            self.span = None
+
+    def trace(self, tracer: Tracer) -> None:
+        """Begin the span of the reader, which ends when it confirms or rejects the message."""
+        if (parent := self.traceparent) is not None:
+            attributes = {"posthouse.mesh": self.mesh, "messaging.message.id": self.id}
+            self.span = tracer.start("receive", Role.RECEIVER, parent, attributes)
+
+    @property
+    def traceparent(self) -> str | None:
+        """The span that sent it, as the parent of the reader's own spans; None if it is not traced."""
+        return valid_traceparent(self.event.value(TRACEPARENT))
 
     @property
     def sender(self) -> str:
@@ -234,7 +255,7 @@ class Confirmations:
         """Confirm deliveries; the future has the relay's answer, and the caller need not await it."""
         new: dict[str, tuple[str, str]] = {}
         for each in deliveries:
-            each.settled.set()
+            each.settle()
             if each.id not in self._confirming and not each.is_from_history:
                 new[each.id] = (each.mesh, each.sender)
         loop = asyncio.get_running_loop()

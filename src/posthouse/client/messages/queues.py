@@ -45,15 +45,15 @@ class Queues:
             raise error("id_invalid", id=message_id[:80], reason="an event id has 64 lower-case hexadecimal digits")
         return await self._requests.get_as(MessageStates, f"/v1/messages/{message_id}")
 
-    async def all(self, mesh: str) -> list[Queue]:
-        """Return the queues of a mesh that are not empty."""
+    async def all(self, mesh: str, *, limit: int | None = None) -> list[Queue]:
+        """Return the queues of a mesh that are not empty, by reader; all of them without a limit."""
         queues: list[Queue] = []
         after: str | None = None
         while True:
             page = await self._requests.get_as(_QueuePage, _path(mesh), {"after": after})
             queues += page.queues
-            if (after := page.next) is None:
-                return queues
+            if (after := page.next) is None or (limit is not None and len(queues) >= limit):
+                return queues if limit is None else queues[:limit]
 
     async def rows(
         self, mesh: str, node: str | None = None, *, state: str = "open", limit: int | None = None

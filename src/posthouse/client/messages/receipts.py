@@ -71,8 +71,8 @@ class _Batch(Pending):
 class Receipts:
     """Sends receipts of one node's agents."""
 
-    def __init__(self, commands: PendingCommands, signer: Signer, gather_s: float = GATHER_S) -> None:
-        self.gather_s = gather_s
+    def __init__(self, commands: PendingCommands, signer: Signer) -> None:
+        self.gather_s = GATHER_S
         self._commands = commands
         self._signer = signer
         self._collecting: dict[_Origin, _Waiting] = {}

@@ -3,9 +3,8 @@
 A message stays at the relay until it is confirmed or rejected. Messages without an answer when a connection ends are
 delivered again on the next one, so a reader can see a message twice, but never within one connection. The relay
 sends at most `window` unconfirmed messages, which bounds the buffer here. A reader that confirms nothing for 30
-seconds loses its connection: confirm when the message is stored safely, not when its work is done. On a new
-connection unanswered confirmations and rejections go first, then RECEIVE. When another process opens the mailbox of
-the same node, this one ends with mailbox_replaced and does not compete.
+seconds loses its connection: confirm when the message is stored safely, not when its work is done. On a new connection
+unanswered answers go first, then RECEIVE. If another process opens the mailbox, this one ends with mailbox_replaced.
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ from posthouse.model.event import MESSAGE, Event
 from posthouse.model.limits import CONFIRMATION_RESERVE, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
 from posthouse.model.message import Message, read_confirmation, read_message
 from posthouse.model.receipt import read_receipt
+from posthouse.tracing import Tracer
 
 log = logging.getLogger(__name__)  # the standard logging: a library is silent unless its user configures it
 
@@ -126,7 +126,7 @@ class Mailbox:
 
         Awaiting the result is optional: it is True if the message was rejected, False if it had left the queue.
         """
-        delivery.settled.set()
+        delivery.settle("rejected")
         return self._receiver.confirmations.reject(delivery.id, reason)
 
     def set_agents(self, names: Sequence[str]) -> None:
@@ -172,12 +172,8 @@ class Mailbox:
 
     def statistics(self) -> dict[str, Any]:
         """Return the state of the mailbox: is_open, buffered, waiting, forged."""
-        return {
-            "is_open": self.is_open,
-            "buffered": len(self._deliveries),
-            "waiting": self.waiting,
-            "forged": self.forged,
-        }
+        buffered = len(self._deliveries)
+        return {"is_open": self.is_open, "buffered": buffered, "waiting": self.waiting, "forged": self.forged}
 
     # called by the receiver
 
@@ -259,9 +255,8 @@ class Mailbox:
 _SETTLE_S = 5.0
 CODE_REPLACED = 4003
 AGENTS_FEATURE = "agents"
-REASON_REPLACED = "replaced_by_newer_connection"
 #: notices that answer a RECEIVE
-_RECEIVE_REFUSALS = frozenset({"mesh_unknown", "not_member", "right_missing", "verb_unknown", "mailbox_open"})
+_REFUSALS = ("mesh_unknown", "not_member", "key_not_approved", "right_missing", "verb_unknown", "mailbox_open")
 
 
 class Receiver:
@@ -269,6 +264,11 @@ class Receiver:
 
     def __init__(self, link: Link, key: NodeKey, confirmations: Confirmations, receipts: Receipts) -> None:
         self._link = link
+        #: requests whose answers go to the callers that wait, and not to the mailbox
+        self.awaited: set[str] = set()
+        #: returns True for a request that is confirmed and not given to the mailbox
+        self.is_late: Callable[[Message], bool] = lambda _message: False
+        self.tracer: Tracer | None = None
         self._key = key
         self._mailbox: Mailbox | None = None
         self.origin = link.origin
@@ -331,8 +331,9 @@ class Receiver:
             self._mailbox.reopen()
             self._request(self._mailbox)
 
-    def _on_lost(self, code: int | None, reason: str) -> None:
-        if self._mailbox is not None and (code == CODE_REPLACED or reason == REASON_REPLACED):
+    def _on_lost(self, code: int | None, _reason: str) -> None:
+        # with 1000 a connection of this client itself has replaced it, such as a former one that a relay opened late
+        if self._mailbox is not None and code == CODE_REPLACED:
             self._mailbox.fail(error("mailbox_replaced", mesh=self._mailbox.mesh))
 
     def _fail(self, failure: PosthouseError) -> None:
@@ -350,24 +351,23 @@ class Receiver:
             except PosthouseError as invalid:
                 self._refuse(mailbox, event.id, invalid)
                 return
-        if event.id in self.confirmations:
-            return  # a second copy of a message that is confirmed or rejected already
+        if event.id in self.confirmations or (message is not None and message.reply_to in self.awaited):
+            return  # a second copy of a message that is confirmed or rejected already, or that another call takes
         info = delivered.info
-        mailbox.on_delivery(
-            Delivery(
-                event,
-                delivered.seq,
-                was_stored=info.was_stored,
-                attempt=info.attempt,
-                key=self._key,
-                message=message,
-            )
+        delivery = Delivery(
+            event, delivered.seq, was_stored=info.was_stored, attempt=info.attempt, key=self._key, message=message
         )
+        if self.tracer is not None:
+            delivery.trace(self.tracer)
+        if message is not None and self.is_late(message):
+            self.confirmations.confirm([delivery])
+        else:
+            mailbox.on_delivery(delivery)
 
     def _checked_message(self, event: Event, mesh: str) -> Message:
         """Return the message in an event, or raise an error if it is not one for this mailbox."""
         message = read_message(event) if event.kind == MESSAGE else None
-        if message is None or message.mesh != mesh or message.recipient not in (None, self._key.node):
+        if message is None or message.mesh != mesh or not self._key.stands_for(message.recipient or self._key.node):
             raise error("answer_invalid", relay=self.origin, reason=f"{event.id} is no message for this mailbox")
         return message
 
@@ -381,7 +381,7 @@ class Receiver:
             self._refuse(mailbox, None, invalid)
             return
         ids = set(confirmation.ids)
-        if confirmation.sender != self._key.node or not all(item.id in ids for item in confirmed.items):
+        if not self._key.stands_for(confirmation.sender) or not all(item.id in ids for item in confirmed.items):
             reason = f"{event.id} does not confirm the messages that the relay lists with it"
             self._refuse(mailbox, None, error("answer_invalid", relay=self.origin, reason=reason))
             return
@@ -399,7 +399,7 @@ class Receiver:
         except PosthouseError as invalid:
             self._refuse(mailbox, None, invalid)
             return
-        if receipt.sender != self._key.node:
+        if not self._key.stands_for(receipt.sender):
             reason = f"{event.id} is no receipt of messages of this node"
             self._refuse(mailbox, None, error("answer_invalid", relay=self.origin, reason=reason))
             return
@@ -418,8 +418,9 @@ class Receiver:
 
     def _refuse(self, mailbox: Mailbox, delivery_id: str | None, invalid: PosthouseError) -> None:
         log.warning("a message from %s is refused: %s", self.origin, invalid)
-        mailbox.forged += 1
-        if delivery_id is not None:
+        is_forged = invalid.code != "signature_form_unknown"  # which stays in the queue for a newer client
+        mailbox.forged += is_forged
+        if delivery_id is not None and is_forged:
             self.confirmations.reject(delivery_id, invalid.code)
 
     def _on_queue_status(self, status: QueueStatus) -> None:
@@ -441,9 +442,9 @@ class Receiver:
     def _on_notice(self, notice: Notice) -> None:
         log.info("notice of %s: %s %s", self.origin, notice.code, notice.text)
         mailbox = self._mailbox
-        if mailbox is None or mailbox.is_open or notice.code not in _RECEIVE_REFUSALS:
+        if mailbox is None or mailbox.is_open or notice.code not in _REFUSALS:
             return
-        problem = {"code": notice.code, "detail": notice.text, "status": 403, "mesh": mailbox.mesh, "verb": "RECEIVE"}
-        refusal = error_from(problem, self.origin)
+        fields = {"node": self._key.node, "mesh": mailbox.mesh, "verb": "RECEIVE", "right": "read"}
+        refusal = error_from({"code": notice.code, "detail": notice.text, "status": 403, **fields}, self.origin)
         if not isinstance(refusal, Transient):
             mailbox.fail(refusal)

@@ -8,7 +8,8 @@ with their events, by client_message_id and agent: another request under the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypedDict
 
 import msgspec
@@ -21,6 +22,7 @@ from posthouse.model.budget import MeshBudget, encode_mesh_budget
 from posthouse.model.envelope import Usage
 from posthouse.model.errors import error
 from posthouse.model.event import MESSAGE, Event, is_event_id
+from posthouse.model.freshness import with_freshness
 from posthouse.model.message import (
     DEFAULT_PRIORITY,
     DestinationKind,
@@ -33,9 +35,11 @@ from posthouse.model.message import (
     validate_client_message_id,
 )
 from posthouse.model.node import validate_node_id
+from posthouse.model.request import ANSWER, AnswerState
 from posthouse.model.subjects import validate_topic
 from posthouse.model.ulid import UlidGenerator
 from posthouse.model.usage import with_usage
+from posthouse.tracing import TRACEPARENT, Role, Tracer, current_traceparent, valid_traceparent
 
 TOPIC_MARK = "#"
 
@@ -62,6 +66,10 @@ class MessageOptions(TypedDict, total=False):
     from_agent: str
     #: the recipient's agent that a direct message is for; its default inbox if absent
     to_agent: str
+    #: what a reply says about the request that it answers: partial, final, busy or failed
+    answer: AnswerState | str
+    #: span of OpenTelemetry that sends it; the present one of this program if absent
+    traceparent: str | None
 
 
 class Request(NamedTuple):
@@ -83,6 +91,8 @@ class Request(NamedTuple):
     from_agent: str = ""
     #: "" for the default inbox
     to_agent: str = ""
+    #: span that sends it; no part of what the relay compares, so that a retry may come from another one
+    traceparent: str | None = None
 
     @property
     def fingerprint(self) -> bytes:
@@ -121,12 +131,13 @@ class Composer:
             client_message_id=validate_client_message_id(client_message_id),
             reply_to=_reply_to(given.get("reply_to")),
             priority=_priority(given.get("priority")),
-            meta=_meta(with_usage(given.get("meta"), given.get("usage"))),
+            meta=_meta(_with_answer(with_usage(given.get("meta"), given.get("usage")), given)),
             budget=given.get("budget"),
             mentions=tuple(dict.fromkeys(map(validate_node_id, given.get("mentions", ())))),
             is_sealed=given.get("is_sealed", True) and not is_topic,
             from_agent=from_agent,
             to_agent=to_agent,
+            traceparent=_traceparent(given.get("traceparent")),
         )
 
     def seal_and_sign(self, request: Request) -> Event:
@@ -163,7 +174,17 @@ def _option_tags(request: Request) -> list[tuple[str, str]]:
         tags.append(("meta", request.meta))
     if request.budget is not None:
         tags.append(("budget", encode_mesh_budget(request.budget)))
+    if request.traceparent is not None:
+        tags.append((TRACEPARENT, request.traceparent))
     return tags + [("mention", node) for node in request.mentions]
+
+
+def _traceparent(given: str | None) -> str | None:
+    if given is None:
+        return current_traceparent()
+    if valid_traceparent(given) is None:
+        raise error("value_invalid", name=TRACEPARENT, reason="it is not a traceparent of W3C Trace Context")
+    return given
 
 
 def _reply_to(event_id: str | None) -> str | None:
@@ -177,6 +198,17 @@ def _priority(given: Priority | str | None) -> Priority:
         return DEFAULT_PRIORITY if given is None else Priority(given)
     except ValueError as invalid:
         raise error("value_invalid", name="priority", reason="it is not now, next or low") from invalid
+
+
+def _with_answer(meta: Any, given: MessageOptions) -> Any:
+    """Return the meta with what a reply says about its request."""
+    state = given.get("answer")
+    if state is None:
+        return meta
+    if given.get("reply_to") is None or state not in tuple(AnswerState):
+        reason = "it needs reply_to, the request that it answers, and is partial, final, busy or failed"
+        raise error("value_invalid", name="answer", reason=reason)
+    return with_freshness(meta, {ANSWER: AnswerState(state).value})
 
 
 def _meta(meta: Any) -> str:
@@ -216,10 +248,27 @@ class Sent(msgspec.Struct, frozen=True):
 class Sender:
     """Makes one event per request of a node and keeps it, so that a repeated request sends the same event."""
 
-    def __init__(self, composer: Composer) -> None:
+    def __init__(self, composer: Composer, tracer: Tracer | None = None) -> None:
         self.composer = composer
+        self._tracer = tracer
         #: (mesh, agent, client_message_id) -> fingerprint of the request, and its event
         self._kept: dict[tuple[str, str, str], tuple[bytes, Event]] = {}
+
+    @contextmanager
+    def traced(self, name: str, given: MessageOptions) -> Iterator[None]:
+        """Trace a call that sends a message, which then carries the span of the call; do nothing without a tracer."""
+        if self._tracer is None:
+            yield
+            return
+        parent = valid_traceparent(given.get("traceparent") or current_traceparent())
+        span = self._tracer.start(name, Role.SENDER, parent)
+        given["traceparent"] = span.traceparent
+        try:
+            yield
+        except BaseException as failure:
+            span.end(failure)
+            raise
+        span.end()
 
     def event_for(self, request: Request) -> Event:
         """Return the event of a request: the kept one for a retry; raises idempotency_key_reused for another one."""

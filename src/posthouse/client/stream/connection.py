@@ -18,7 +18,7 @@ import aiohttp
 
 from posthouse.client.failures import error_from
 from posthouse.client.stream.frames import Authed, Hello, Notice, decode_frame, read_frame, write_command
-from posthouse.client.transport import Transport, translate_network_errors
+from posthouse.client.transport import CHANGE_S, Transport, translate_network_errors
 from posthouse.client.trust.signing import Signer
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import EVENTS_PER_REQUEST, MIB
@@ -41,6 +41,10 @@ class WriteBuffer:
     def put(self, *commands: bytes) -> None:
         """Add commands; they leave together in the next frame that has room, in the order added."""
         self._groups.append(commands)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Look for commands in the next loop iteration, after the callbacks that are scheduled by now."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -136,9 +140,9 @@ async def dial(
     check_features: CheckFeatures | None = None,
 ) -> Connection:
     """Connect and authenticate; raises a Transient error if trying again later may help."""
-    origin = transport.url.origin
-    with translate_network_errors(origin):
-        async with asyncio.timeout(timeout_s):
+    with transport.reaching() as address:
+        origin = address.origin
+        async with asyncio.timeout(min(timeout_s, CHANGE_S) if transport.others else timeout_s):
             socket = await transport.open_stream()
             try:
                 features = await _authenticate(socket, origin, signer, check_relay, check_features)
@@ -184,6 +188,7 @@ async def _authenticate(
     proof = signer.prove(relay, ("challenge", challenge))
     await socket.send_str(write_command("AUTH", proof).decode())
     await _expect(socket, origin, Authed)
+    signer.note_login(proof)
     return features
 
 

@@ -177,6 +177,8 @@ class SubscribedEvent(NamedTuple):
     seq: int | None
     #: bytes of the event's JSON
     size: int
+    #: an admin revoked its key, and it was signed or accepted after the time from which the key is not trusted
+    is_suspect: bool = False
 
 
 class InvalidEvent(NamedTuple):
@@ -222,14 +224,20 @@ class InvalidMessage(NamedTuple):
     error: PosthouseError
 
 
+class _EventMark(msgspec.Struct):
+    suspect: bool = False
+
+
 class _EventCommand(msgspec.Struct, array_like=True, tag="EVENT"):
     sub: str
     event: msgspec.Raw
     seq: int | None
+    mark: _EventMark | None = None
 
     def decode(self) -> SubscribedEvent | InvalidEvent:
         try:
-            return SubscribedEvent(self.sub, decode_event(self.event), self.seq, len(bytes(self.event)))
+            is_suspect = self.mark is not None and self.mark.suspect
+            return SubscribedEvent(self.sub, decode_event(self.event), self.seq, len(bytes(self.event)), is_suspect)
         except PosthouseError as invalid:
             return InvalidEvent(self.sub, invalid)
 

@@ -57,7 +57,11 @@ class Link:
 
     def supports(self, feature: str) -> bool:
         """Return True if the relay of the present connection announced a feature."""
-        return self._connection is not None and bool(self._connection.features.get(feature))
+        return bool(self.feature(feature))
+
+    def feature(self, name: str) -> Any:
+        """Return what the relay of the present connection announced about a feature; None if it did not."""
+        return None if self._connection is None else self._connection.features.get(name)
 
     def join(
         self,
@@ -91,6 +95,12 @@ class Link:
         """Send commands together in the next frame, if there is a connection."""
         if self._connection is not None:
             self._connection.outgoing.put(*commands)
+
+    def send_soon(self, prepare: Callable[[], None]) -> None:
+        """Call `prepare`, which sends commands, in the next loop iteration; its frame leaves in the same one."""
+        asyncio.get_running_loop().call_soon(prepare)
+        if self._connection is not None:
+            self._connection.outgoing.wake()
 
     def restart(self) -> None:
         """Replace the connection at once; the relay closes a mailbox only when its connection ends."""

@@ -128,6 +128,8 @@ class Received:
     seq: int | None
     #: to continue after this event; None before the relay has sent its first cursor
     cursor: str | None
+    #: an admin revoked its key, and it was signed or accepted after the time from which the key is not trusted
+    is_suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,7 @@ class Subscription:
             )
         elif self._buffer.has_room:
             cursor = None if sent.seq is None else self._resume_point.advance(sent.seq)
-            self._buffer.put(Received(sent.event, sent.seq, cursor), sent.size)
+            self._buffer.put(Received(sent.event, sent.seq, cursor, sent.is_suspect), sent.size)
         elif sent.seq is None:
             self.missed += 1
         else:

@@ -8,6 +8,7 @@
   const notice = document.getElementById("notice");
   const REFRESH_MS = 15000;
   const SETTLE_MS = 150;
+  const REST_FACTOR = 4; // rest after a refresh, in times of what it took
   let token = localStorage.getItem(KEY);
   let stream = null; // AbortController of the open stream
   let isPaused = false;
@@ -36,7 +37,8 @@
       localStorage.setItem(KEY, token);
       return null;
     }
-    return new DOMParser().parseFromString(await response.text(), "text/html").body.textContent.trim();
+    const why = parse(await response.text()).querySelector("strong").textContent;
+    return `The console stays closed: ${why}.`;
   }
 
   // Text of a fragment becomes nodes only here and in htmx; the server has escaped it, and the policy runs no inline code.
@@ -71,7 +73,8 @@
     const fresh = parse(found.html);
     for (const part of page.querySelectorAll("[data-live][id]")) {
       const next = fresh.getElementById(part.id);
-      const isBusy = part.contains(document.activeElement) || part.querySelector("input:checked, details[open]");
+      const isFocused = part !== document.activeElement && part.contains(document.activeElement);
+      const isBusy = isFocused || part.querySelector("input:checked, details[open]");
       if (!next || isBusy || next.innerHTML === part.dataset.html) continue;
       next.dataset.html = next.innerHTML;
       part.replaceWith(next);
@@ -120,11 +123,23 @@
     }
   }
 
-  let refreshing = null;
-  function onChange(line) {
+  // One refresh at a time, with a rest in proportion to what it took: a page that costs much is loaded less often.
+  let isRefreshing = false;
+  let isStale = false;
+  async function onChange(line) {
     if (line.changed === undefined && Date.now() - loadedAt < REFRESH_MS) return;
-    clearTimeout(refreshing);
-    refreshing = setTimeout(refresh, SETTLE_MS);
+    isStale = true;
+    if (isRefreshing) return;
+    isRefreshing = true;
+    try {
+      await pause(SETTLE_MS);
+      while (isStale && !document.hidden) {
+        isStale = false;
+        const began = Date.now();
+        await refresh();
+        await pause((Date.now() - began) * REST_FACTOR);
+      }
+    } finally { isRefreshing = false; }
   }
 
   function liveUrl(rows) {
@@ -168,7 +183,14 @@
     if (event.detail.successful && form && form.hasAttribute("data-reset")) form.reset();
     if (event.detail.successful) for (const box of page.querySelectorAll("input:checked")) box.checked = false;
   });
-  document.addEventListener("console-changed", () => { document.activeElement.blur(); refresh(); });
+  // The part in which an action was started is replaced as well; the keyboard then goes on from that part.
+  document.addEventListener("console-changed", async () => {
+    const part = document.activeElement.closest("[data-live][id]");
+    document.activeElement.blur();
+    await refresh();
+    const fresh = part && document.getElementById(part.id);
+    if (fresh) { fresh.tabIndex = -1; fresh.focus({ preventScroll: true }); }
+  });
   notice.addEventListener("click", () => notice.replaceChildren());
   document.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target === notice) { clearTimeout(notice.timer); notice.timer = setTimeout(() => notice.replaceChildren(), 8000); }

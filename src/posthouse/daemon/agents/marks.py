@@ -17,18 +17,18 @@ from typing import NamedTuple
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store
 from posthouse.model.errors import error
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.daemon.agents", "marks.sql")
 #: marks with conditions that an agent may have; beyond it, the ones not moved for longest are forgotten
 CONDITIONAL_MAX = 100
-_READER = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_MARK = re.compile(_READER.pattern + r"(\?[0-9a-f]{16})?")
+READER = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+MARK = re.compile(READER.pattern + r"(\?[0-9a-f]{16})?")
 
 
 def mark_name(reader: str, conditions: Mapping[str, str | None]) -> str:
     """Return the name of a reader's mark under conditions; raises parameter_invalid for a malformed reader."""
-    if not _READER.fullmatch(reader):
+    if not READER.fullmatch(reader):
         raise error("parameter_invalid", name="reader", reason="a reader is named by 1 to 64 of a-z 0-9 . _ -")
     given = sorted((name, value) for name, value in conditions.items() if value is not None)
     return f"{reader}?{hashlib.sha256(repr(given).encode()).hexdigest()[:16]}" if given else reader
@@ -56,7 +56,7 @@ class Marks:
 
     async def move(self, agent: str, mark: str, to: InboxPosition) -> None:
         """Move a mark forward; a mark that is already there or further stays."""
-        if not _MARK.fullmatch(mark):
+        if not MARK.fullmatch(mark):
             raise error("value_invalid", name="mark", reason="use the mark that the inbox answered")
         await self._store.writer.run(lambda tx: _move(tx, agent, mark, to))
 

@@ -21,7 +21,7 @@ from posthouse.journal.store import Store
 from posthouse.model.clock import Clock, format_utc
 from posthouse.model.errors import error
 from posthouse.model.limits import DAY_S, SECOND_NS
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.daemon.agents", "pauses.sql")
 PAUSE_MAX_S = 31 * DAY_S

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from posthouse.model.errors import error
 
 _START_FIELD = 19  # of /proc/PID/stat after the command's name: field 22, the start in clock ticks
+PID_MAX = 2**31 - 1  # a pid_t has 32 bits
 
 
 class ProcessRef(NamedTuple):
@@ -51,7 +52,7 @@ def find_process(pid: int, root: Path = Path("/proc")) -> ProcessRef | None:
 
 def require_process(pid: int) -> ProcessRef:
     """Return the process that has an id now, or raise process_unknown."""
-    found = find_process(pid) if pid > 0 else None
+    found = find_process(pid) if 0 < pid <= PID_MAX else None
     if found is None:
         raise error("process_unknown", pid=pid)
     return found

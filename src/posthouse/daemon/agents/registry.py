@@ -22,8 +22,7 @@ from posthouse.journal.store import Store, exit_process
 from posthouse.model.address import AGENTS_MAX, DEFAULT_INBOX, numbered_names, validate_agent_name
 from posthouse.model.clock import Clock, format_utc
 from posthouse.model.errors import Fatal, error
-from posthouse.sqlite.schema import Component
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Component, Statements
 
 _PACKAGE = "posthouse.daemon.agents"
 AGENTS = Component("agents", _PACKAGE)
@@ -152,6 +151,13 @@ class AgentRegistry:
     def require_active(self, name: str) -> Agent:
         """Return an agent that takes mail; raises agent_unknown or agent_retired."""
         return _active(self.require(name))
+
+    def absence_of(self, name: str) -> str | None:
+        """Return why an agent cannot answer now; None if it may, also if it never said which process it is."""
+        agent = self._agents.get(name)
+        if agent is None or agent.process is None or agent.is_running:
+            return None
+        return f"the program of {name} does not run"
 
     def present_name(self, name: str) -> str:
         """Return the name that an agent has after all renames."""

@@ -21,7 +21,7 @@ from posthouse.model.clock import Clock, format_utc
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.ulid import UlidGenerator
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.daemon.agents", "reservations.sql")
 GONE_S = 300  # a program that restarts within this time keeps what it has reserved

@@ -5,8 +5,7 @@ with a row for each agent whose inbox it is in, and is never in none. It is new 
 client_message_id were not seen before; only then are the `on_new` callbacks
 called, after the commit. The relay refuses a second message under one client_message_id, but a relay restored from a
 backup may have forgotten the first: the inbox keeps a different message as a new one that `conflicts_with` the first,
-so it is never dropped. The names in `to_api` are a contract of the local API. If you change one: 1. DaemonClient,
-2. docs/reference.
+so it is never dropped.
 """
 
 from __future__ import annotations
@@ -19,160 +18,32 @@ import apsw
 import msgspec
 
 from posthouse.daemon.inbox import selection
-from posthouse.daemon.inbox.read_state import mark_seen, note_handed
+from posthouse.daemon.inbox.inbox_items import InboxItem, NewItem
+from posthouse.daemon.inbox.read_state import mark_seen, note_handed, trace_read, unread_spans
+from posthouse.daemon.inbox.received_requests import ReceivedRequests, close_request
 from posthouse.daemon.inbox.replacing import StoredMessage, replace_messages
-from posthouse.daemon.inbox.selection import InboxFilter, index_messages, select_rows
+from posthouse.daemon.inbox.selection import InboxFilter, index_messages, newest_position, select_rows
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.budget import Cause, MeshBudget, decode_mesh_budget
-from posthouse.model.clock import Clock, format_utc
+from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, error
 from posthouse.model.event import is_short_event_id
-from posthouse.model.freshness import Freshness, read_freshness
-from posthouse.model.limits import SAFE_INTEGER_MAX, SECOND_NS
+from posthouse.model.freshness import read_freshness
+from posthouse.model.limits import SAFE_INTEGER_MAX
+from posthouse.model.request import read_request
 from posthouse.model.ulid import UlidGenerator
-from posthouse.sqlite.schema import Component
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Component, Statements
+from posthouse.tracing import Tracer
 
 _PACKAGE = "posthouse.daemon.inbox"
 INBOX = Component("inbox", _PACKAGE)
 SQL = Statements(_PACKAGE, "inbox.sql")
 
 
-class NewItem(NamedTuple):
-    """A message to be stored."""
-
-    id: str
-    client_message_id: str
-    message_id: str
-    mesh: str
-    topic: str | None
-    sender: str
-    sender_name: str | None
-    #: None if it could not be decrypted
-    body: str | None
-    #: canonical JSON, "" if absent
-    meta: str
-    reply_to_id: str | None
-    priority: str
-    #: text of the budget tag
-    budget: str | None
-    #: error code, if it could not be decrypted
-    undecryptable: str | None
-    #: the sender's agent, "" for its host
-    from_agent: str = DEFAULT_INBOX
-    #: the agent that a direct message is for, "" for the default inbox
-    to_agent: str = DEFAULT_INBOX
-    #: agents of this host whose inboxes get it
-    agents: tuple[str, ...] = (DEFAULT_INBOX,)
-    #: by the sender's clock
-    sent_at_ns: int | None = None
-
-
-class InboxItem(NamedTuple):
-    """A stored message in the inbox of one agent."""
-
-    position: int
-    id: str
-    client_message_id: str
-    message_id: str
-    mesh: str
-    topic: str | None
-    sender: str
-    sender_name: str | None
-    body: str | None
-    meta: str
-    received_at_ns: int
-    reply_to_id: str | None
-    seen_at_ns: int | None
-    priority: str
-    budget: str | None
-    undecryptable: str | None
-    #: inbox id of a different message of this sender with the same client_message_id
-    conflicts_with: str | None
-    from_agent: str
-    to_agent: str
-    #: whose inbox it is in
-    agent: str
-    sent_at_ns: int | None = None
-    #: the sender's limit: after it, the message is stale
-    valid_until_ns: int | None = None
-    #: 1: it only reports a failure and wakes no agent
-    is_failure: int = 0
-    #: inbox id of the later message that supersedes or withdraws it
-    replaced_by: str | None = None
-    is_withdrawn: int = 0
-    #: set if the agent had not read it by then
-    replaced_at_ns: int | None = None
-    #: when an earlier process of the agent had read it without an answer
-    read_before_ns: int | None = None
-    #: later messages of the same sender in this inbox; counted up to 100
-    newer_from_sender: int = 0
-
-    @property
-    def wakes(self) -> bool:
-        """True if the message may wake an agent: reports of failures and mail that cannot be opened never do."""
-        return not self.is_failure and self.undecryptable is None
-
-    def is_stale(self, now_ns: int) -> bool:
-        """Return True after the time until which its sender says that the message counts."""
-        return self.valid_until_ns is not None and now_ns >= self.valid_until_ns
-
-    def is_withheld(self, now_ns: int) -> bool:
-        """Return True if the text is shown only to a reader that confirms: it was not read before it became stale."""
-        if self.valid_until_ns is None or not self.is_stale(now_ns):
-            return False
-        return self.seen_at_ns is None or self.seen_at_ns >= self.valid_until_ns
-
-    def age_s(self, now_ns: int) -> float:
-        """Return the age of the message: since it was sent, or received if the sender's clock is ahead."""
-        since_ns = self.received_at_ns if self.sent_at_ns is None else min(self.sent_at_ns, self.received_at_ns)
-        return max(0, now_ns - since_ns) / SECOND_NS
-
-    def to_api(self, now_ns: int, *, is_confirmed: bool = False) -> dict[str, Any]:
-        """Return the message as the local API shows it at a time; `is_confirmed` shows the text of a stale one.
-
-        Without a body, `undecryptable`, `is_withdrawn` or `is_stale` says why.
-        """
-        is_hidden = self.is_withdrawn and self.replaced_at_ns is not None
-        is_hidden = is_hidden or (self.is_withheld(now_ns) and not is_confirmed)
-        return {
-            "id": self.id,
-            "client_message_id": self.client_message_id,
-            "message_id": self.message_id,
-            "mesh": self.mesh,
-            "topic": self.topic,
-            "sender": self.sender,
-            "sender_name": self.sender_name,
-            "body": None if is_hidden else self.body,
-            "meta": msgspec.json.decode(self.meta) if self.meta else None,
-            "received_at": format_utc(self.received_at_ns),
-            "reply_to_id": self.reply_to_id,
-            "seen_at": None if self.seen_at_ns is None or self.replaced_at_ns else format_utc(self.seen_at_ns),
-            "priority": self.priority,
-            "undecryptable": self.undecryptable,
-            "conflicts_with": self.conflicts_with,
-            "from_agent": self.from_agent,
-            "to_agent": self.to_agent,
-            "agent": self.agent,
-            "sent_at": _format_time(self.sent_at_ns),
-            "age_s": round(self.age_s(now_ns), 3),
-            "newer_from_sender": self.newer_from_sender,
-            "valid_until": _format_time(self.valid_until_ns),
-            "is_stale": self.is_stale(now_ns),
-            "is_failure": bool(self.is_failure),
-            "replaced_by": self.replaced_by,
-            "is_withdrawn": bool(self.is_withdrawn),
-            "read_before": _format_time(self.read_before_ns),
-        }
-
-
-def _format_time(at_ns: int | None) -> str | None:
-    return None if at_ns is None else format_utc(at_ns)
-
-
 _SWEEP_ROWS = 500  # per transaction
+_MAX_ANSWERS = 100  # of one page
 
 
 def sender_ref(node: str, agent: str) -> str:
@@ -196,10 +67,13 @@ class Inbox:
         self.minter = UlidGenerator(clock)
         self.mesh = mesh
         self._is_bridged = is_bridged
+        self.requests = ReceivedRequests(self.store)
         #: callback() after messages were handed to an agent's program
         self.on_handed: Callable[[], None] = lambda: None
         #: returns the process that an agent reads with, None if it has none
         self.reader_of: Callable[[str], str | None] = lambda _agent: None
+        #: None: messages are not traced
+        self.tracer: Tracer | None = None
         #: callbacks(new messages of a commit)
         self.on_new: list[Callable[[Sequence[InboxItem]], None]] = []
 
@@ -215,6 +89,7 @@ class Inbox:
             lambda tx: _put(tx, items, is_bridged=is_bridged), size=size, is_short=len(items) == 1
         )
         if fresh:
+            self.requests.note_new(item.valid_until_ns for item in fresh if item.request is not None)
             for callback in self.on_new:
                 callback(fresh)
         return fresh
@@ -234,6 +109,8 @@ class Inbox:
         """Return the messages that a reader asks for."""
         if wanted.search is not None:
             await self.index()
+        if wanted.is_unread:
+            await self.requests.close_late()
         return await self.store.pool.run(lambda db: [InboxItem(*row) for row in select_rows(db, SQL.columns, wanted)])
 
     async def between(self, node: str, agent: str, peer: str, before: int | None, limit: int) -> list[InboxItem]:
@@ -254,8 +131,11 @@ class Inbox:
     async def mark_seen(self, ids: Sequence[str], agent: str = DEFAULT_INBOX) -> int:
         """Mark messages of an agent's inbox as read; return how many were unread."""
         read_by = self.reader_of(agent)
+        traced = [] if self.tracer is None else await self.store.pool.run(lambda db: unread_spans(db, ids, agent))
         count = await self.store.writer.run(lambda tx: mark_seen(tx, ids, agent, read_by, self.mesh))
         self.on_handed()
+        if self.tracer is not None:
+            trace_read(self.tracer, traced, agent, self.mesh)
         return count
 
     async def note_handed(self, ids: Sequence[str], agent: str, *, is_confirmed: bool = False) -> None:
@@ -275,14 +155,17 @@ class Inbox:
 
     async def unread_counts(self) -> dict[str, int]:
         """Return how many messages are unread, by agent; agents without unread mail are absent."""
+        await self.requests.close_late()
         return await self.store.pool.run(lambda db: dict(db.execute(SQL.unread_counts)))
 
     async def oldest_unread_ns(self) -> dict[str, int]:
         """Return when the oldest unread message came, by agent; agents without unread mail are absent."""
+        await self.requests.close_late()
         return await self.store.pool.run(lambda db: dict(db.execute(SQL.oldest_unread)))
 
     async def unread_count(self, agent: str) -> int:
         """Return how many messages of an agent are unread."""
+        await self.requests.close_late()
         found: Any = await self.store.pool.run(lambda db: db.execute(SQL.unread_count, (agent,)).get)
         return int(found)
 
@@ -320,6 +203,11 @@ class Inbox:
         return Cause(
             message_id, sender_ref(sender, from_agent), None if topic is None else f"#{topic}", is_return
         ), budget
+
+    async def answers(self, message_id: str, agent: str, after: int) -> list[InboxItem]:
+        """Return messages to an agent that name a message as the one they answer, after a position."""
+        query, values = f"{SQL.columns} {SQL.answers}", (message_id, agent, after, _MAX_ANSWERS)
+        return await self.store.pool.run(lambda db: [InboxItem(*row) for row in db.execute(query, values)])
 
     async def delete_before(self, before_ns: int) -> int:
         """Delete messages that were read before a time; return how many, zero once there are none left."""
@@ -372,13 +260,18 @@ class _Known(NamedTuple):
 
 
 def _insert(tx: JournalTransaction, item: NewItem, conflicts_with: str | None, *, is_bridged: bool) -> list[InboxItem]:
-    said = read_freshness(msgspec.json.decode(item.meta)) if item.meta else Freshness()
+    meta = msgspec.json.decode(item.meta) if item.meta else None
+    said, request = read_freshness(meta), read_request(meta)
+    is_late = request is not None and tx.wall_ns >= request.deadline_ns
     fields = {**item._asdict(), "received_at_ns": tx.now_ns, "conflicts_with": conflicts_with}
     fields |= {"valid_until_ns": said.valid_until_ns, "is_failure": int(said.is_failure)}
+    fields["request"] = None if request is None else request.mode.value
     agents = fields.pop("agents")
-    bridge = "waiting" if is_bridged and item.undecryptable is None and said.withdraws is None else "off"
+    is_published = is_bridged and item.undecryptable is None and said.withdraws is None and not is_late
+    bridge = "waiting" if is_published else "off"
     replaces = {"replaces": said.withdraws or said.supersedes, "withdraws": said.withdraws is not None}
-    position: Any = tx.db.execute(SQL.insert_row, {**fields, **replaces, "bridge": bridge}).get
+    tx.db.execute(SQL.insert_row, {**fields, **replaces, "bridge": bridge})
+    position = tx.db.last_insert_rowid()
     body: dict[str, Any] = {
         "client_message_id": item.client_message_id,
         "message_id": item.message_id,
@@ -398,6 +291,9 @@ def _insert(tx: JournalTransaction, item: NewItem, conflicts_with: str | None, *
     tx.append("inbox.received", mesh=item.mesh, actor=item.sender, ref=item.id, body=body)
     stored = StoredMessage(position, item.id, item.message_id, item.sender, item.from_agent, agents)
     shown_to = replace_messages(tx, stored, said)
+    if is_late:
+        close_request(tx, position)
+        shown_to = ()
     return [InboxItem(position=position, seen_at_ns=None, agent=agent, **fields) for agent in shown_to]
 
 
@@ -407,12 +303,6 @@ def _delete(tx: JournalTransaction, before_ns: int, mesh: str) -> int:
         tx.db.executemany(selection.SQL.unindex_row, [(position,) for position, _id in deleted])
         tx.append("inbox.deleted", mesh=mesh, ref=deleted[-1][1], body={"count": len(deleted)})
     return len(deleted)
-
-
-def newest_position(db: apsw.Connection) -> int:
-    """Return the position of the newest message, zero if there is none."""
-    found: Any = db.execute(SQL.newest_position).get
-    return int(found)
 
 
 def find_item(db: apsw.Connection, key: str, agent: str) -> InboxItem | None:

@@ -6,11 +6,10 @@ ORDER BY +position -- without the plus SQLite reads every message of the sender 
 -- :name insert_row
 INSERT INTO inbox (id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
                    reply_to_id, priority, budget, undecryptable, bridge, conflicts_with, from_agent, to_agent,
-                   sent_at_ns, valid_until_ns, replaces, withdraws, is_failure)
+                   sent_at_ns, valid_until_ns, replaces, withdraws, is_failure, request, traceparent)
 VALUES (:id, :client_message_id, :message_id, :mesh, :topic, :sender, :sender_name, :body, :meta, :received_at_ns,
         :reply_to_id, :priority, :budget, :undecryptable, :bridge, :conflicts_with, :from_agent, :to_agent,
-        :sent_at_ns, :valid_until_ns, :replaces, :withdraws, :is_failure)
-RETURNING position
+        :sent_at_ns, :valid_until_ns, :replaces, :withdraws, :is_failure, :request, :traceparent)
 
 -- :name insert_agent
 INSERT INTO inbox_agent (agent, position) VALUES (?, ?)
@@ -24,7 +23,7 @@ SELECT inbox.position, id, client_message_id, message_id, mesh, topic, sender, s
            CROSS JOIN inbox_agent AS other ON other.position = newer.position
            WHERE newer.sender = inbox.sender AND newer.from_agent = inbox.from_agent
              AND newer.position > inbox.position AND other.agent = inbox_agent.agent AND other.replaced_at_ns IS NULL
-           LIMIT 100))
+           LIMIT 100)), request, traceparent
 FROM inbox_agent JOIN inbox ON inbox.position = inbox_agent.position
 
 -- :name between_agents
@@ -34,9 +33,6 @@ FROM inbox
 WHERE sender = :node AND topic IS NULL AND position < :before
   AND ((:agent IN ('', from_agent) AND :peer IN ('', to_agent)) OR (:agent IN ('', to_agent) AND :peer IN ('', from_agent)))
 ORDER BY position DESC LIMIT :limit
-
--- :name newest_position
-SELECT coalesce(max(position), 0) FROM inbox
 
 -- :name unread_counts
 SELECT agent, count(*) FROM inbox_agent WHERE read_at_ns IS NULL GROUP BY agent
@@ -51,13 +47,16 @@ SELECT count(*) FROM inbox_agent WHERE agent = ? AND read_at_ns IS NULL
 -- :name rename_agent
 UPDATE OR REPLACE inbox_agent SET agent = ? WHERE agent = ?
 
+-- :name answers
+WHERE reply_to_id = ? AND agent = ? AND inbox_agent.position > ? ORDER BY inbox_agent.position LIMIT ?
+
 -- :name cause
 SELECT sender, from_agent, topic, budget FROM inbox WHERE message_id = ?
 
 -- :name unbridged
 SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
        reply_to_id, NULL, priority, budget, undecryptable, conflicts_with, from_agent, to_agent, to_agent, sent_at_ns,
-       valid_until_ns
+       valid_until_ns, is_failure, NULL, 0, NULL, NULL, 0, request
 FROM inbox WHERE bridge = 'waiting' AND position > ? ORDER BY position LIMIT ?
 
 -- :name set_bridge_states

@@ -14,7 +14,8 @@ import apsw
 
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.address import DEFAULT_INBOX
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
+from posthouse.tracing import Role, Tracer
 
 SQL = Statements("posthouse.daemon.inbox", "read_state.sql")
 
@@ -27,6 +28,14 @@ class Handed(NamedTuple):
     message_id: str
     sender: str
     handed_at_ns: int
+
+
+class ReceivedSpan(NamedTuple):
+    """A message that its sender traces."""
+
+    message_id: str
+    received_at_ns: int
+    traceparent: str
 
 
 def mark_seen(tx: JournalTransaction, ids: Sequence[str], agent: str, read_by: str | None, mesh: str) -> int:
@@ -50,6 +59,25 @@ def note_handed(tx: JournalTransaction, keys: Iterable[str], agent: str, *, is_c
         for key in keys:
             given = {"key": key, "agent": agent, "at_ns": tx.now_ns, "is_confirmed": is_confirmed}
             tx.db.execute(SQL.note_handed, given)
+
+
+def unread_spans(db: apsw.Connection, keys: Iterable[str], agent: str) -> list[ReceivedSpan]:
+    """Return the spans of messages that an agent has not read and that their senders trace."""
+    given = ({"key": key, "agent": agent} for key in dict.fromkeys(keys))
+    return [ReceivedSpan(*row) for values in given for row in db.execute(SQL.unread_span, values)]
+
+
+def trace_read(tracer: Tracer, spans: Sequence[ReceivedSpan], agent: str, mesh: str) -> None:
+    """Record for how long messages waited for their agent."""
+    for each in spans:
+        attributes = {"posthouse.mesh": mesh, "posthouse.agent": agent, "messaging.message.id": each.message_id}
+        tracer.record("read", Role.RECEIVER, each.traceparent, each.received_at_ns, attributes)
+
+
+def traceparent_of(db: apsw.Connection, message_id: str) -> str | None:
+    """Return the span that sent a received message; None if it is unknown or not traced."""
+    found: Any = db.execute(SQL.traceparent_of, (message_id,)).get
+    return found if isinstance(found, str) else None
 
 
 def waiting_receipts(db: apsw.Connection, after: int, limit: int) -> list[Handed]:

@@ -21,3 +21,10 @@ UPDATE inbox_receipts SET is_sent = 1 WHERE position = ? AND agent = ?
 
 -- :name answered_at
 SELECT min(received_at_ns) FROM inbox WHERE reply_to_id = ?
+
+-- :name unread_span
+SELECT message_id, received_at_ns, traceparent FROM inbox JOIN inbox_agent ON inbox.position = inbox_agent.position
+WHERE (id = :key OR message_id = :key) AND agent = :agent AND read_at_ns IS NULL AND traceparent IS NOT NULL
+
+-- :name traceparent_of
+SELECT traceparent FROM inbox WHERE message_id = ?

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.freshness import Freshness
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.daemon.inbox", "replacing.sql")
 

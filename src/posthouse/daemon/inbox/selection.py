@@ -16,7 +16,7 @@ import msgspec
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.errors import error
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.daemon.inbox", "selection.sql")
 INDEX_ROWS = 500  # per transaction: some milliseconds
@@ -87,6 +87,12 @@ def select_rows(db: apsw.Connection, columns: str, wanted: InboxFilter) -> list[
         columns = columns.replace("FROM inbox_agent JOIN", "FROM inbox_agent INDEXED BY inbox_agent_unread JOIN")
     query = f"{columns} WHERE {where} ORDER BY inbox_agent.position {order} LIMIT ?"
     return list(db.execute(query, (*values, wanted.limit)))
+
+
+def newest_position(db: apsw.Connection) -> int:
+    """Return the position of the newest message, zero if there is none."""
+    found: Any = db.execute(SQL.newest_position).get
+    return int(found)
 
 
 def search_expression(text: str) -> str:

@@ -1,3 +1,6 @@
+-- :name newest_position
+SELECT coalesce(max(position), 0) FROM inbox
+
 -- :name found
 inbox_agent.position IN (SELECT rowid FROM inbox_search WHERE inbox_search MATCH ?)
 

@@ -12,23 +12,21 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from posthouse.daemon.agents.processes import require_process
+from posthouse.daemon.agents.processes import PID_MAX, require_process
 from posthouse.daemon.agents.registry import Agent, AgentFields
 from posthouse.daemon.context import LocalCall
+from posthouse.daemon.request_fields import AgentName, Moment, form
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.address import AGENTS_MAX, DEFAULT_INBOX
 from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.errors import error
+from posthouse.model.profile import Line, Word, Words
 
 Status = Literal["idle", "working", "dnd"]
-# The profile of a host lists 64 agents and is an event: these bounds keep it far below the size of one.
-Word = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-Line = Annotated[str, msgspec.Meta(max_length=200)]
-Words = Annotated[list[Word], msgspec.Meta(max_length=16)]
 
 
 class RegisterBody(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
+    name: AgentName
     program: Word | None = None
     #: directory that the program works in; shown on this host only
     project: str | None = None
@@ -38,16 +36,16 @@ class RegisterBody(msgspec.Struct, forbid_unknown_fields=True):
     #: False: senders do not learn when the agent's program was given a message
     receipts: bool | None = None
     #: process to bind the name to
-    pid: int | None = None
+    pid: Annotated[int, form("A process id.", minimum=1, maximum=PID_MAX)] | None = None
 
 
 class RenameBody(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    to: str
+    name: AgentName
+    to: AgentName
 
 
 class RetireBody(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
+    name: AgentName
     #: shown to senders whose mail is refused
     reason: Line | None = None
 
@@ -55,14 +53,13 @@ class RetireBody(msgspec.Struct, forbid_unknown_fields=True):
 class AgentsBody(msgspec.Struct, forbid_unknown_fields=True):
     """Which agents a request means; without a name, the one that it acts for."""
 
-    names: Annotated[list[str], msgspec.Meta(max_length=AGENTS_MAX)] | None = None
+    names: Annotated[list[AgentName], msgspec.Meta(max_length=AGENTS_MAX)] | None = None
     #: every active agent of this program: they usually share an account
     program: str | None = None
 
 
 class PauseBody(AgentsBody, kw_only=True):
-    #: a time, UTC or with a zone
-    until: str
+    until: Moment
     #: shown to senders
     reason: Line = ""
 
@@ -95,7 +92,7 @@ def _mail(name: str, unread: Mapping[str, int], oldest: Mapping[str, int]) -> di
 
 async def show_agent(call: LocalCall) -> HttpResponse:
     """Return one agent by its name."""
-    return json_response(_shown(call, call.context.agents.require(call.id)))
+    return json_response(_shown(call, call.context.agents.require(call.params["name"])))
 
 
 async def rename_agent(call: LocalCall) -> HttpResponse:

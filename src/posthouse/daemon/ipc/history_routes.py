@@ -15,8 +15,9 @@ import msgspec
 
 from posthouse.client import Client, Stored
 from posthouse.daemon.context import LocalCall
-from posthouse.daemon.inbox.inbox import InboxItem
+from posthouse.daemon.inbox.inbox_items import InboxItem
 from posthouse.daemon.mesh_node import MeshNode
+from posthouse.daemon.request_fields import Moment, NsBoundary, Peer, Topic, form
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.address import Recipient
@@ -25,6 +26,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import MESSAGE
 from posthouse.model.limits import INT64_MAX, SECOND_NS
 from posthouse.model.message import history_item
+from posthouse.model.subjects import validate_topic
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
@@ -33,26 +35,24 @@ HOUR_NS = 3_600 * SECOND_NS
 _NS_DIGITS = 19
 _PAGES_MAX = 20  # of the relay's history that one request searches for an agent's messages
 _LOCAL = "local:"  # begins a cursor in the inbox
+HistoryCursor = Annotated[str, form("`before` of the page before.", _LOCAL + "[0-9]{1,15}", "[A-Za-z0-9_-]{32}")]
 
 
 class HistoryQuery(msgspec.Struct):
-    topic: str | None = None
-    #: an address, name, prefix or node id
-    with_: str | None = msgspec.field(default=None, name="with")
-    #: `before` of the last answer
-    before: str | None = None
+    topic: Topic | None = None
+    with_: Peer | None = msgspec.field(default=None, name="with")
+    before: HistoryCursor | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
 
 
 class ThreadsQuery(msgspec.Struct):
-    #: `next` of the last answer
-    before: str | None = None
+    before: NsBoundary | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=THREADS_MAX_LIMIT)] = DEFAULT_LIMIT
 
 
 class TrafficQuery(msgspec.Struct):
     #: a time; absent: an hour ago
-    since: str | None = None
+    since: Moment | None = None
 
 
 async def list_threads(call: LocalCall) -> HttpResponse:
@@ -73,7 +73,8 @@ async def show_traffic(call: LocalCall) -> HttpResponse:
     now_ns = call.context.clock.wall_ns()
     since_ns = now_ns - HOUR_NS if arguments.since is None else parse_utc(arguments.since)
     found = await node.threads.traffic(since_ns)
-    return json_response({"items": [each.to_api() for each in found], "since": format_utc(since_ns)})
+    items = [each.to_api() for each in found.exchanges]
+    return json_response({"items": items, "since": format_utc(found.since_ns)})
 
 
 async def show_history(call: LocalCall) -> HttpResponse:
@@ -83,7 +84,7 @@ async def show_history(call: LocalCall) -> HttpResponse:
         raise error("parameter_invalid", name="topic", reason="give either topic or with")
     node = call.mesh
     if arguments.with_ is None:
-        topic = str(arguments.topic).removeprefix(TOPIC_MARK)
+        topic = validate_topic(str(arguments.topic).removeprefix(TOPIC_MARK))
         filter_: dict[str, Any] = {"kinds": [MESSAGE], "mesh": node.mesh, "#t": [topic]}
         page = await node.uplink.client.query(filter_, limit=arguments.limit, order="desc", cursor=arguments.before)
         messages = [_entry(node.uplink.client, node, stored) for stored in page.events]

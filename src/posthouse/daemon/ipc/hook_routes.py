@@ -9,23 +9,15 @@ the header Posthouse-Exit. `posthouse hook` is the only client, and it is silent
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from posthouse.daemon.agents.reservations import real_path
 from posthouse.daemon.context import LocalCall
-from posthouse.daemon.wake.programs import (
-    EVENTS,
-    GUARD,
-    PROGRAMS,
-    STATUS,
-    WAIT,
-    HookAnswer,
-    HookInput,
-    clean_name,
-    deny_answer,
-)
+from posthouse.daemon.request_fields import AgentName, form
+from posthouse.daemon.wake import programs
+from posthouse.daemon.wake.commands import COMMAND_MAX_CHARS
 from posthouse.daemon.wake.sessions import InboxSocket, Session, find_program
 from posthouse.daemon.wake.waker import Announced
 from posthouse.http.response import HttpResponse, json_response, to_aiohttp
@@ -49,23 +41,23 @@ class HookQuery(msgspec.Struct):
 async def run_hook(call: LocalCall) -> HttpResponse:
     """Answer a hook."""
     program, event = call.params["program"], call.params["event"]
-    if program not in PROGRAMS:
-        raise error("parameter_invalid", name="program", reason=f"one of {', '.join(PROGRAMS)}")
-    if event not in EVENTS:
-        raise error("parameter_invalid", name="event", reason=f"one of {', '.join(sorted(EVENTS))}")
+    if program not in programs.PROGRAMS:
+        raise error("parameter_invalid", name="program", reason=f"one of {', '.join(programs.PROGRAMS)}")
+    if event not in programs.EVENTS:
+        raise error("parameter_invalid", name="event", reason=f"one of {', '.join(sorted(programs.EVENTS))}")
     arguments, given = call.arguments(HookQuery), await _input(call)
     waker = call.context.waker
-    if event == STATUS:
+    if event == programs.STATUS:
         return json_response({"sessions": [session.to_api() for session in waker.sessions.of_program(program)]})
     process = find_program(arguments.pid)
-    if event == GUARD:
+    if event == programs.GUARD:
         session = None if process is None else await waker.session_of(program, arguments.as_, process, given)
         return _response(await _guard(call, given, arguments.as_ if session is None else session.agent))
     if given.agent_id is not None or process is None:
-        return _response(HookAnswer())
+        return _response(programs.HookAnswer())
     session = await waker.session_of(program, arguments.as_, process, given)
     _note_inbox(call, session, given)
-    if event != WAIT:
+    if event != programs.WAIT:
         return await _announce(call, session, await waker.on_event(session, event, given))
     with call.waiting(call.context.waiters):
         announced = await waker.wait(session, given, call.context)
@@ -74,7 +66,7 @@ async def run_hook(call: LocalCall) -> HttpResponse:
     return await _announce(call, session, announced)
 
 
-def _note_inbox(call: LocalCall, session: Session, given: HookInput) -> None:
+def _note_inbox(call: LocalCall, session: Session, given: programs.HookInput) -> None:
     """Keep where the session takes messages; its token stays in memory."""
     path, token = (call.request.headers.get(name, "") for name in (INBOX_HEADER, INBOX_TOKEN_HEADER))
     if path.startswith("/"):
@@ -98,20 +90,20 @@ async def _announce(call: LocalCall, session: Session, announced: Announced) -> 
     return HttpResponse(response=sent)
 
 
-async def _guard(call: LocalCall, given: HookInput, agent: str) -> HookAnswer:
+async def _guard(call: LocalCall, given: programs.HookInput, agent: str) -> programs.HookAnswer:
     """Deny a write to a file that another agent has reserved; subagents act for their agent."""
     if given.file is None:
-        return HookAnswer()
+        return programs.HookAnswer()
     context = call.context
     held = context.reservations.conflict(await asyncio.to_thread(real_path, given.file), agent)
     if held is None:
-        return HookAnswer()
-    note = f" ({clean_name(held.note)})" if held.note else ""
+        return programs.HookAnswer()
+    note = f" ({programs.clean_name(held.note)})" if held.note else ""
     reason = (
         f"{held.holder} has reserved {held.path} for {held.left_s(context.clock)} s more{note}. Work on other files, "
         f"or ask for it: send {held.holder} a message with the posthouse tool `send` or `posthouse send`."
     )
-    return deny_answer(given, reason)
+    return programs.deny_answer(given, reason)
 
 
 async def serve_program(call: LocalCall) -> HttpResponse:
@@ -121,15 +113,15 @@ async def serve_program(call: LocalCall) -> HttpResponse:
         return await serve_pipe(call)
 
 
-async def _input(call: LocalCall) -> HookInput:
+async def _input(call: LocalCall) -> programs.HookInput:
     data = await call.read(INPUT_MAX_BYTES)
     try:
-        return msgspec.json.decode(data or b"{}", type=HookInput)
+        return msgspec.json.decode(data or b"{}", type=programs.HookInput)
     except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
         raise error("body_invalid", reason=str(fault)) from fault
 
 
-def _response(answer: HookAnswer) -> HttpResponse:
+def _response(answer: programs.HookAnswer) -> HttpResponse:
     headers = {EXIT_HEADER: str(answer.exit)}
     if answer.agent is not None:
         headers[NAME_HEADER] = answer.agent
@@ -137,9 +129,9 @@ def _response(answer: HookAnswer) -> HttpResponse:
 
 
 class OnMailBody(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    #: for a shell; None removes it
-    command: str | None = None
+    name: AgentName
+    #: for a shell; null removes it
+    command: Annotated[str, form("A command.", minLength=1, maxLength=COMMAND_MAX_CHARS)] | None = None
 
 
 async def set_on_mail(call: LocalCall) -> HttpResponse:

@@ -16,25 +16,20 @@ from typing import Annotated, Literal
 import msgspec
 from aiohttp import web
 
-from posthouse.daemon.agents.marks import InboxPosition, mark_name
+from posthouse.daemon.agents.marks import MARK, READER, InboxPosition, mark_name
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.event_hub import MESSAGE, DaemonEvent, Listener, message_event
-from posthouse.daemon.inbox.inbox import InboxItem
-from posthouse.daemon.inbox.selection import InboxFilter, search_expression
-from posthouse.daemon.ipc.merged import (
-    Boundary,
-    bounds_in,
-    find_inbox_item,
-    merge_by_time,
-    message_id_of,
-    resolve_in_meshes,
-)
+from posthouse.daemon.inbox.inbox_items import InboxItem
+from posthouse.daemon.inbox.selection import SEARCH_MAX_CHARACTERS, InboxFilter, search_expression
+from posthouse.daemon.ipc import merged
 from posthouse.daemon.mesh_node import MeshNode
+from posthouse.daemon.request_fields import InboxBoundary, MeshName, MessageKey, Peer, Topic, form
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.clock import Clock, format_utc, parse_utc
 from posthouse.model.errors import error
 from posthouse.model.limits import SECOND_NS
+from posthouse.model.subjects import validate_topic
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1_000
@@ -43,34 +38,42 @@ MAX_SEEN = 1_000
 _HELD_MIN_S = 0.05  # between looks at a pause that is about to end
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT")  # how a time begins; ids of messages have no hyphen
 
+Search = Annotated[
+    str,
+    msgspec.Meta(
+        description='Words and "phrases" that the text must have.',
+        extra_json_schema={"pattern": r"[^\W_]", "maxLength": SEARCH_MAX_CHARACTERS},
+    ),
+]
+ReaderName = Annotated[str, form("A reader, whose mark the daemon keeps.", READER.pattern)]
+MarkName = Annotated[str, form("A mark, as the inbox answered it.", MARK.pattern)]
+
 
 class Selection(msgspec.Struct, forbid_unknown_fields=True):
     """The conditions that reading and marking share."""
 
-    #: an inbox id, a message id or a time; only later messages are selected
-    after: str | None = None
-    #: as `after`; only earlier messages are selected
-    before: str | None = None
-    topic: str | None = None
-    #: a name, prefix or node id
-    from_: str | None = msgspec.field(default=None, name="from")
-    #: words and "phrases" that the text must have
-    search: str | None = None
-    #: any message of a thread, by its message id or inbox id; only messages of this thread
-    thread: str | None = None
-    mesh: str | None = None
+    #: only later messages are selected
+    after: InboxBoundary | None = None
+    #: only earlier messages are selected
+    before: InboxBoundary | None = None
+    topic: Topic | None = None
+    from_: Peer | None = msgspec.field(default=None, name="from")
+    search: Search | None = None
+    #: any message of a thread; only messages of this thread
+    thread: MessageKey | None = None
+    mesh: MeshName | None = None
 
 
 class InboxQuery(Selection):
     #: the older name of `after`
-    since: str | None = None
+    since: InboxBoundary | None = None
     unread: bool = False
     #: unread mail and mail after a message come oldest first, everything else newest first
     order: Literal["oldest", "newest"] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] = 0.0
     #: only mail after the mark of this reader, oldest first; the answer names the mark to move
-    reader: str | None = None
+    reader: ReaderName | None = None
 
 
 class ItemQuery(msgspec.Struct):
@@ -78,16 +81,20 @@ class ItemQuery(msgspec.Struct):
     confirm: bool = False
 
 
+class EventsQuery(msgspec.Struct):
+    #: messages of every agent of this host as they come; only the agent's own are repeated after Last-Event-ID
+    all_agents: bool = False
+
+
 class MarkBody(msgspec.Struct, forbid_unknown_fields=True):
-    #: as the inbox answered it
-    mark: str
+    mark: MarkName
     #: messages that the reader has
-    ids: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_LIMIT)]
-    mesh: str | None = None
+    ids: Annotated[list[MessageKey], msgspec.Meta(min_length=1, max_length=MAX_LIMIT)]
+    mesh: MeshName | None = None
 
 
 class SeenBody(Selection):
-    ids: list[str] | None = None
+    ids: Annotated[list[MessageKey], form("Messages.", maxItems=MAX_SEEN)] | None = None
     #: without another condition: mark everything
     all: bool = False
 
@@ -114,13 +121,15 @@ async def list_inbox(call: LocalCall) -> HttpResponse:
         # a reader with a mark is woken by its mail; any other request reads what there is
         return await (_matching_items(current) if mark is None else _wakeful_items(call, current))
 
+    # before the first look: what comes later is after it
+    ends = {node.mesh: 0 if is_newest_first else await node.inbox.newest_position() for node in wanted}
     items = await find()
     if not items and arguments.wait_s:
         items = await _wait_for_items(call, wanted, find, arguments.wait_s)
-    shown = items[: arguments.limit]
-    following = shown[-1].id if len(items) > arguments.limit else None
+    following = merged.next_page(items, arguments.limit, lambda item: item.mesh, ends, newest_first=is_newest_first)
     now_ns = call.context.clock.wall_ns()
-    return json_response({"items": [item.to_api(now_ns) for item in shown], "next": following, "mark": mark})
+    shown = [item.to_api(now_ns) for item in items[: arguments.limit]]
+    return json_response({"items": shown, "next": following, "mark": mark})
 
 
 def _mark(arguments: InboxQuery) -> str | None:
@@ -147,7 +156,7 @@ async def move_mark(call: LocalCall) -> HttpResponse:
     body = await call.body(MarkBody)
     newest: dict[MeshNode, int] = {}
     for each in body.ids:
-        node, item = await find_inbox_item(call, each)
+        node, item = await merged.find_inbox_item(call, each)
         newest[node] = max(newest.get(node, 0), item.position)
         await node.inbox.note_handed([item.id], call.agent)
     for node, position in newest.items():
@@ -159,7 +168,7 @@ async def move_mark(call: LocalCall) -> HttpResponse:
 async def show_inbox_item(call: LocalCall) -> HttpResponse:
     """Return one message, by its id in the inbox or its message id; a stale one only if the reader confirms."""
     is_confirmed, now_ns = call.arguments(ItemQuery).confirm, call.context.clock.wall_ns()
-    node, item = await find_inbox_item(call, call.id)
+    node, item = await merged.find_inbox_item(call, call.id)
     if item.is_withheld(now_ns) and not is_confirmed:
         raise error("message_stale", id=item.message_id, valid_until=format_utc(item.valid_until_ns or 0))
     await node.inbox.note_handed([item.id], call.agent, is_confirmed=is_confirmed)
@@ -192,18 +201,18 @@ _Wanted = Mapping[MeshNode, InboxFilter]
 
 async def _inbox_filters(call: LocalCall, given: Selection, after: str | None) -> _Wanted:
     first, last = await _boundary(call, after), await _boundary(call, given.before)
-    topic = None if given.topic is None else given.topic.removeprefix(TOPIC_MARK)
+    topic = None if given.topic is None else validate_topic(given.topic.removeprefix(TOPIC_MARK))
     search = None if given.search is None else search_expression(given.search)
     return {
         node: InboxFilter(
-            **bounds_in(node, first, last)._asdict(),
+            **merged.bounds_in(node, first, last)._asdict(),
             topic=topic,
             sender=None if sender is None else sender.destination,
             from_agent=(None if sender is None else sender.agent) or None,
             search=search,
             agent=call.agent,
         )
-        for node, sender in (await resolve_in_meshes(call, given.from_)).items()
+        for node, sender in (await merged.resolve_in_meshes(call, given.from_)).items()
     }
 
 
@@ -211,7 +220,7 @@ async def _with_thread(call: LocalCall, wanted: _Wanted, thread: str | None) -> 
     """Return the filters with the messages that a thread has now: an answer may come while a request waits."""
     if thread is None:
         return wanted
-    first = await message_id_of(call, thread)
+    first = await merged.message_id_of(call, thread)
     return {
         node: each._replace(message_ids=await node.threads.message_ids(first, call.agent))
         for node, each in wanted.items()
@@ -220,7 +229,7 @@ async def _with_thread(call: LocalCall, wanted: _Wanted, thread: str | None) -> 
 
 async def show_thread(call: LocalCall) -> HttpResponse:
     """Return the thread of a message, by its message id, inbox id, outbox row or client_message_id."""
-    message_id = await message_id_of(call, call.id)
+    message_id = await merged.message_id_of(call, call.id)
     for node in call.meshes:
         thread = await node.threads.find(message_id, call.agent)
         if thread is not None:
@@ -228,21 +237,24 @@ async def show_thread(call: LocalCall) -> HttpResponse:
     raise error("inbox_item_unknown", id=call.id[:80])
 
 
-async def _boundary(call: LocalCall, text: str | None) -> Boundary | None:
-    """Return the message, or the time, that a text names."""
+async def _boundary(call: LocalCall, text: str | None) -> merged.Boundary | None:
+    """Return the message, the time, or the end of a page, that a text names."""
     if text is None:
         return None
     if _TIME.match(text):
-        return Boundary(parse_utc(text))
-    node, item = await find_inbox_item(call, text)
-    return Boundary(item.received_at_ns, node.mesh, item.position)
+        return merged.Boundary({}, parse_utc(text))
+    page_end = merged.read_page_end(text)
+    if page_end is not None:
+        return page_end
+    node, item = await merged.find_inbox_item(call, text)
+    return merged.Boundary({node.mesh: item.position}, item.received_at_ns)
 
 
 async def _matching_items(wanted: _Wanted) -> list[InboxItem]:
     """Return what the filters select, over all meshes."""
     pages = [await node.inbox.items(filter_) for node, filter_ in wanted.items()]
     is_newest_first = any(filter_.is_newest_first for filter_ in wanted.values())
-    return merge_by_time(pages, lambda item: item.received_at_ns, newest_first=is_newest_first)
+    return merged.merge_by_time(pages, lambda item: item.received_at_ns, newest_first=is_newest_first)
 
 
 async def _wait_for_items(
@@ -295,6 +307,7 @@ async def _wakeful_items(call: LocalCall, wanted: _Wanted) -> list[InboxItem]:
 
 
 _PAGE = 200
+_LAST_IDS_MAX = 100
 _OVERLAP_NS = 5 * SECOND_NS  # longer than a commit takes
 _WRITE_S = 30.0
 _COMMENT = b": still here\n\n"
@@ -303,7 +316,7 @@ _HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X
 
 async def stream_events(call: LocalCall) -> HttpResponse:
     """Stream events until the client disconnects or falls behind, or the daemon stops."""
-    context = call.context
+    context, agent = call.context, None if call.arguments(EventsQuery).all_agents else call.agent
     with call.waiting(call.context.streams):
         listener = context.events.subscribe(context.settings.limits.stream_events)
         try:
@@ -312,7 +325,8 @@ async def stream_events(call: LocalCall) -> HttpResponse:
             await response.prepare(call.request)
             await _write(response, _COMMENT)
             await _send_stored(response, stored, context.clock)
-            await _send_live(call, response, listener, {node.mesh: each.after for node, each in stored.items()})
+            sent = {node.mesh: each.after for node, each in stored.items()}
+            await _send_live(call, agent, response, listener, sent)
         finally:
             context.events.unsubscribe(listener)
     return HttpResponse(response=response)
@@ -325,17 +339,20 @@ def _frame(item: InboxItem, now_ns: int) -> bytes:
 async def _resume_filters(call: LocalCall) -> dict[MeshNode, InboxFilter]:
     """Return the stored messages that a stream begins with: those after Last-Event-ID, none without it.
 
-    The other meshes begin a little earlier than that message, because two commits may become visible in another order
-    than their times: their last messages are repeated, and none is left out.
+    The header names the last message of each mesh that the reader has, separated by commas. Meshes without one begin a
+    little earlier than the newest of them, because two commits may become visible in another order than their times:
+    their last messages are repeated, and none is left out.
     """
     last = call.request.headers.get("Last-Event-ID")
     if last is None:
         return {}
-    here, item = await find_inbox_item(call, last)
-    since_ns = max(1, item.received_at_ns - _OVERLAP_NS)
-    others = InboxFilter(since_ns=since_ns, limit=_PAGE, agent=call.agent)
-    rest = InboxFilter(after=item.position, limit=_PAGE, agent=call.agent)
-    return {node: rest if node is here else others for node in call.meshes}
+    found = [await merged.find_inbox_item(call, each.strip()) for each in last.split(",")[:_LAST_IDS_MAX]]
+    since_ns = max(1, max(item.received_at_ns for _node, item in found) - _OVERLAP_NS)
+    wanted = {node: InboxFilter(since_ns=since_ns, limit=_PAGE, agent=call.agent) for node in call.meshes}
+    for node, item in found:
+        after = max(item.position, wanted[node].after)
+        wanted[node] = InboxFilter(after=after, limit=_PAGE, agent=call.agent)
+    return wanted
 
 
 async def _send_stored(response: web.StreamResponse, wanted: dict[MeshNode, InboxFilter], clock: Clock) -> None:
@@ -345,14 +362,14 @@ async def _send_stored(response: web.StreamResponse, wanted: dict[MeshNode, Inbo
         if not any(pages.values()):
             return
         # beyond the end of a full page its mesh may have older messages than another mesh
-        full = [page[-1].received_at_ns for page in pages.values() if len(page) == _PAGE]
+        full = [max(item.received_at_ns for item in page) for page in pages.values() if len(page) == _PAGE]
         through_ns = min(full) if full and len(pages) > 1 else None
         if through_ns is not None:
             pages = {node: _until(page, through_ns) for node, page in pages.items()}
         for node, page in pages.items():
             if page:
                 wanted[node] = wanted[node]._replace(after=page[-1].position)
-        items = merge_by_time(pages.values(), lambda item: item.received_at_ns, newest_first=False)
+        items = merged.merge_by_time(pages.values(), lambda item: item.received_at_ns, newest_first=False)
         await _write(response, b"".join(_frame(item, clock.wall_ns()) for item in items))
 
 
@@ -361,9 +378,9 @@ def _until(page: Sequence[InboxItem], through_ns: int) -> list[InboxItem]:
 
 
 async def _send_live(
-    call: LocalCall, response: web.StreamResponse, listener: Listener, sent: Mapping[str, int]
+    call: LocalCall, agent: str | None, response: web.StreamResponse, listener: Listener, sent: Mapping[str, int]
 ) -> None:
-    agent = call.agent
+    """Send events as they come; messages of one agent, or of all (None)."""
     comment_s = call.context.settings.limits.comment_s
     while not listener.is_closed:
         events = await listener.next_batch(comment_s)
@@ -372,12 +389,14 @@ async def _send_live(
             await _write(response, b"".join(each.frame() for each in fresh) or _COMMENT)
 
 
-def _is_unsent(event: DaemonEvent, call: LocalCall, agent: str, sent: Mapping[str, int]) -> bool:
+def _is_unsent(event: DaemonEvent, call: LocalCall, agent: str | None, sent: Mapping[str, int]) -> bool:
     """Return True if an event is to be sent: of a mesh that the request reads, and no message sent from the store."""
     mesh = event.data.get("mesh")
     if mesh is not None and not any(node.mesh == mesh for node in call.meshes):
         return False
-    return event.event != MESSAGE or (event.agent == agent and event.position > sent.get(str(mesh), 0))
+    if event.event != MESSAGE:
+        return True
+    return agent in (None, event.agent) and event.position > sent.get(str(mesh), 0)
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:

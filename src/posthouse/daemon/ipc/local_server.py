@@ -44,6 +44,9 @@ _CODES = ServerCodes(busy="daemon_busy", stopping="daemon_stopping")
 _TOO_LARGE_HINT = "A message has at most 48 KiB."
 _CLOSE_S = 2.0  # for running requests when the daemon stops
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+#: of macOS, which Python has no names for; its struct xucred begins with its version and the user
+_SOL_LOCAL, _LOCAL_PEERCRED = 0, 1
+_XUCRED, _XUCRED_BYTES, _XUCRED_VERSION = struct.Struct("=II"), 76, 0
 _CONTAINER_FILES = (".dockerenv", "run/.containerenv")
 _CONTAINER_CGROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc")
 
@@ -163,10 +166,16 @@ def foreign_peer_error(transport: asyncio.BaseTransport) -> PosthouseError | Non
 def peer_uid(transport: asyncio.BaseTransport) -> int:
     """Return the user at the other end of a Unix socket; -1 if the kernel does not say."""
     peer = transport.get_extra_info("socket")
-    if peer is None or not hasattr(socket, "SO_PEERCRED"):
+    if peer is None:
         return -1
-    _pid, uid, _gid = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return int(uid)
+    if hasattr(socket, "SO_PEERCRED"):
+        given = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(given)[1])
+    try:
+        version, uid = _XUCRED.unpack_from(peer.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED_BYTES))
+    except OSError:
+        return -1
+    return int(uid) if version == _XUCRED_VERSION else -1
 
 
 def is_container(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:

@@ -1,18 +1,19 @@
 """Reading over several meshes: find a message in any of them, and merge their messages by time.
 
-A request that names a mesh reads that one alone. A page of one mesh is selected by position; beyond the message where
-a page begins or ends, the other meshes are selected by its time, which includes messages of the same nanosecond: they
-may be shown twice and are never left out.
+A request that names a mesh reads that one alone. The next page over several meshes begins at a position in each of
+them, so a clock that was set back neither hides a message nor shows it twice. A request that names one message gets the
+other meshes from its time on, and what came in the same nanosecond.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from posthouse.daemon.context import LocalCall
-from posthouse.daemon.inbox.inbox import InboxItem
+from posthouse.daemon.inbox.inbox_items import InboxItem
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.outbox_rows import OutboxRow
 from posthouse.model.address import Recipient
@@ -23,6 +24,9 @@ T = TypeVar("T")
 
 
 class _Stored(Protocol):
+    @property
+    def id(self) -> str: ...
+
     @property
     def position(self) -> int: ...
 
@@ -40,26 +44,64 @@ class Bounds(NamedTuple):
 
 
 class Boundary(NamedTuple):
-    """A message, or only a time, at which a page begins or ends."""
+    """A message, a time, or the end of a page over several meshes, at which another page begins or ends."""
 
-    at_ns: int
-    #: mesh and position of the message
-    mesh: str | None = None
-    position: int = 0
+    #: by mesh
+    positions: Mapping[str, int]
+    #: bounds the other meshes; None: nothing does
+    at_ns: int | None = None
 
 
 def bounds_in(node: MeshNode, after: Boundary | None, before: Boundary | None) -> Bounds:
     """Return what lies between two boundaries in one mesh."""
     bounds = Bounds()
     if after is not None:
-        is_here = after.mesh == node.mesh
-        bounds = bounds._replace(after=after.position) if is_here else bounds._replace(since_ns=after.at_ns)
+        position = after.positions.get(node.mesh)
+        since_ns = 0 if position is not None or after.at_ns is None else after.at_ns
+        bounds = Bounds(after=position or 0, since_ns=since_ns)
     if before is not None:
-        # a time alone excludes itself; a message of another mesh includes those of the same time
-        until_ns = before.at_ns if before.mesh is None else before.at_ns + 1
-        is_here = before.mesh == node.mesh
-        bounds = bounds._replace(before=before.position) if is_here else bounds._replace(until_ns=until_ns)
+        position = before.positions.get(node.mesh)
+        if position is None and before.at_ns is not None:
+            # a time alone excludes itself; a message of another mesh includes those of the same time
+            return bounds._replace(until_ns=before.at_ns + 1 if before.positions else before.at_ns)
+        bounds = bounds._replace(before=position)
     return bounds
+
+
+_PAGE_MARK = "page:"
+_PAGE_END = re.compile(_PAGE_MARK + r"[^@,]+@\d{1,18}(,[^@,]+@\d{1,18})*", re.ASCII)
+
+
+def read_page_end(text: str) -> Boundary | None:
+    """Return the end of a page that `next` of an answer gave; None for any other text."""
+    if not _PAGE_END.fullmatch(text):
+        return None
+    ends = (part.rpartition("@") for part in text.removeprefix(_PAGE_MARK).split(","))
+    return Boundary({mesh: int(position) for mesh, _mark, position in ends})
+
+
+def next_page(
+    items: Sequence[StoredT],
+    limit: int,
+    mesh_of: Callable[[StoredT], str],
+    without_items: Mapping[str, int],
+    *,
+    newest_first: bool,
+) -> str | None:
+    """Return where the page after the first `limit` items begins, None if these are all.
+
+    `without_items` has the position at which each mesh goes on if none of the items is from it.
+    """
+    if len(items) <= limit:
+        return None
+    if len(without_items) == 1:
+        return items[limit - 1].id
+    ends = dict(without_items)
+    for item in reversed(items[limit:]):  # the first one that is not shown counts
+        ends[mesh_of(item)] = item.position + (1 if newest_first else -1)
+    for item in items[:limit]:
+        ends[mesh_of(item)] = item.position
+    return _PAGE_MARK + ",".join(f"{mesh}@{position}" for mesh, position in ends.items())
 
 
 def merge_by_time(

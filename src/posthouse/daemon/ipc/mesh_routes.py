@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -19,12 +19,24 @@ from posthouse.daemon.ipc.merged import find_outbox_row
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.outbox_rows import OutboxRow
 from posthouse.daemon.registrar import agent_profile
+from posthouse.daemon.request_fields import (
+    LeaseMs,
+    LockRequestId,
+    LockToken,
+    MeshName,
+    Resource,
+    Topic,
+    TopicPattern,
+    WaitMs,
+)
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import is_event_id
 from posthouse.model.outbox_rules import shown_state
+from posthouse.model.profile import Line, Words
+from posthouse.model.subjects import validate_subject
 
 
 async def show_message(call: LocalCall) -> HttpResponse:
@@ -77,15 +89,19 @@ async def _relay_states(nodes: Sequence[MeshNode], message_id: str) -> tuple[Any
     return None, refusal
 
 
+#: a profile is an event: all its texts together stay far below the size of one
+Paragraph = Annotated[str, msgspec.Meta(max_length=8_000)]
+
+
 class ProfileBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    summary: str | None = None
+    summary: Line | None = None
     status: Literal["idle", "working", "dnd"] | None = None
     visible: bool | None = None
-    avatar: str | None = None
-    title: str | None = None
-    bio: str | None = None
-    capabilities: list[str] | None = None
-    mesh: str | None = None
+    avatar: Paragraph | None = None
+    title: Line | None = None
+    bio: Paragraph | None = None
+    capabilities: Words | None = None
+    mesh: MeshName | None = None
 
 
 async def list_peers(call: LocalCall) -> HttpResponse:
@@ -98,6 +114,8 @@ async def list_peers(call: LocalCall) -> HttpResponse:
         for member in mesh.roster.members
     }
     for node, entry in online.items():
+        if mesh.roster.is_replaced(node):  # its sessions have ended; the relay lists the new key
+            continue
         listed.setdefault(node, {"name": entry.name, "role": entry.role, "pinned": None})
     listed.setdefault(mesh.key.node, {"name": None, "role": None, "pinned": None})  # its agents need no relay
     peers = [
@@ -105,6 +123,7 @@ async def list_peers(call: LocalCall) -> HttpResponse:
             "node": node,
             **about,
             **_presence(online.get(node)),
+            "former_key": mesh.roster.former_key(node),
             "is_self": node == mesh.key.node,
             "agents": _agents(call, node, online.get(node)),
         }
@@ -116,10 +135,11 @@ async def list_peers(call: LocalCall) -> HttpResponse:
 async def update_profile(call: LocalCall) -> HttpResponse:
     """Change the profile of this host, or of the agent that asks; fields that are not given stay."""
     body = await call.body(ProfileBody)
+    mesh = call.mesh
     if not call.agent:
         changes = msgspec.to_builtins(body)
         changes.pop("mesh", None)
-        return json_response({"applied": await call.mesh.registrar.change_profile(changes)})
+        return json_response({"applied": await mesh.registrar.change_profile(changes)})
     if any(value is not None for value in (body.visible, body.avatar, body.title, body.bio)):
         raise error("body_invalid", reason="an agent has a summary, a status and capabilities; the rest is its host's")
     given = AgentFields(summary=body.summary, status=body.status, capabilities=body.capabilities)
@@ -146,14 +166,18 @@ def _presence(entry: Any) -> dict[str, Any]:
 
 
 class TopicBody(msgspec.Struct, forbid_unknown_fields=True):
-    #: a name, or a pattern to subscribe with; a leading # is removed
-    topic: str
-    mesh: str | None = None
+    topic: Topic
+    mesh: MeshName | None = None
+
+
+class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
+    topic: TopicPattern
+    mesh: MeshName | None = None
 
 
 async def create_topic(call: LocalCall) -> HttpResponse:
     """Create a topic."""
-    topic = await _read_topic(call)
+    topic = (await call.body(TopicBody)).topic.removeprefix(TOPIC_MARK)
     await call.mesh.uplink.client.meshes.create_topic(call.mesh.mesh, topic)
     call.mesh.roster.add_topic(topic)
     return json_response({"topic": topic}, 201)
@@ -161,14 +185,14 @@ async def create_topic(call: LocalCall) -> HttpResponse:
 
 async def subscribe_topic(call: LocalCall) -> HttpResponse:
     """Let the agent that asks, or the default inbox, follow the topics that match a pattern."""
-    pattern = await _read_topic(call)
+    pattern = await _read_pattern(call)
     await call.mesh.registrar.subscribe(call.active_agent, pattern)
     return json_response({"topic": pattern, "subscribed": True})
 
 
 async def unsubscribe_topic(call: LocalCall) -> HttpResponse:
     """End a subscription."""
-    pattern = await _read_topic(call)
+    pattern = await _read_pattern(call)
     await call.mesh.registrar.unsubscribe(call.agent, pattern)
     return json_response({"topic": pattern, "subscribed": False})
 
@@ -190,29 +214,30 @@ async def list_topics(call: LocalCall) -> HttpResponse:
     )
 
 
-async def _read_topic(call: LocalCall) -> str:
-    return (await call.body(TopicBody)).topic.removeprefix(TOPIC_MARK)
+async def _read_pattern(call: LocalCall) -> str:
+    topic = (await call.body(SubscriptionBody)).topic.removeprefix(TOPIC_MARK)
+    return validate_subject(topic, allow_wildcards=True)
 
 
 class AcquireBody(msgspec.Struct, forbid_unknown_fields=True):
-    resource: str
-    lease_ms: int
-    mesh: str | None = None
-    request_id: str | None = None
-    wait_ms: int = 0
+    resource: Resource
+    lease_ms: LeaseMs
+    mesh: MeshName | None = None
+    request_id: LockRequestId | None = None
+    wait_ms: WaitMs = 0
 
 
 class RenewBody(msgspec.Struct, forbid_unknown_fields=True):
-    resource: str
-    token: int
-    lease_ms: int
-    mesh: str | None = None
+    resource: Resource
+    token: LockToken
+    lease_ms: LeaseMs
+    mesh: MeshName | None = None
 
 
 class ReleaseLockBody(msgspec.Struct, forbid_unknown_fields=True):
-    resource: str
-    token: int
-    mesh: str | None = None
+    resource: Resource
+    token: LockToken
+    mesh: MeshName | None = None
 
 
 async def acquire_lock(call: LocalCall) -> HttpResponse:

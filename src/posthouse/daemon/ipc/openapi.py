@@ -11,16 +11,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 from posthouse.client.daemon.locate import MESH_HEADER
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.ipc.response_types import LocalError
 from posthouse.daemon.ipc.routes import ROUTES as DESCRIBED_ROUTES
+from posthouse.daemon.request_fields import AgentName, MeshName, RowKey, form
 from posthouse.http.openapi import ApiDescription, describe_api, encode_document
 from posthouse.http.response import JSON, HttpResponse
 from posthouse.http.router import Route
-from posthouse.model.address import AGENT_HEADER
+from posthouse.model.address import AGENT_HEADER, AGENT_NAME
+from posthouse.model.node import MESH_NAME
 from posthouse.version import __version__
 
 _API = ApiDescription(
@@ -30,12 +32,16 @@ _API = ApiDescription(
         "The local API of a daemon: HTTP over the Unix socket `sock` in its directory, which needs no token, and on "
         "127.0.0.1 at the port in `http.port`, with the token in `local_token`."
     ),
-    path_parameters={"id": str, "mesh": str},
+    path_parameters={"id": RowKey, "name": AgentName, "mesh": MeshName},
     problem=LocalError,
     problem_media_type=JSON,
     headers={
-        AGENT_HEADER: "Agent that the request acts for; also ?agent=. Absent: the default inbox.",
-        MESH_HEADER: "Mesh of the request; also ?mesh=. Absent: the default mesh.",
+        AGENT_HEADER: Annotated[
+            str, form("Agent that the request acts for; also ?agent=. Empty: default inbox.", AGENT_NAME.pattern, "")
+        ],
+        MESH_HEADER: Annotated[
+            str, form("Mesh of the request; also ?mesh=. Absent: the default mesh.", MESH_NAME.pattern)
+        ],
     },
 )
 
@@ -61,7 +67,13 @@ def _document() -> bytes:
 
 ROUTES: tuple[Route[LocalCall], ...] = (
     *DESCRIBED_ROUTES,
-    Route("GET", "/v1/openapi.json", show_document, responses={200: dict[str, Any]}),
+    Route(
+        "GET",
+        "/v1/openapi.json",
+        show_document,
+        responses={200: dict[str, Any]},
+        ignored_headers=frozenset({MESH_HEADER}),
+    ),
 )
 
 if __name__ == "__main__":

@@ -6,36 +6,39 @@ drop it.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from posthouse.daemon.context import LocalCall
-from posthouse.daemon.ipc.merged import Boundary, bounds_in, find_outbox_row, merge_by_time, resolve_in_meshes
+from posthouse.daemon.ipc import merged
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.outbox import OutboxFilter
 from posthouse.daemon.outbox.outbox_rows import OutboxRow
+from posthouse.daemon.request_fields import (
+    ClientMessageId,
+    Destination,
+    MeshName,
+    MessageText,
+    RowBoundary,
+    RowKey,
+    Topic,
+)
 from posthouse.daemon.roster import TOPIC_MARK
-from posthouse.daemon.send import SendRequest, Via
+from posthouse.daemon.send import MessageFields, SendRequest, Via
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.errors import PosthouseError
+from posthouse.model.usage import USAGE, with_usage
+from posthouse.tracing import TRACEPARENT
 
 _KEY_HEADER = "Idempotency-Key"
 
 
-class PostBody(msgspec.Struct, forbid_unknown_fields=True):
-    topic: str
-    message: str
-    priority: str | None = None
-    meta: dict[str, Any] | None = None
-    reply_to_id: str | None = None
-    mentions: list[str] | None = None
-    client_message_id: str | None = None
-    mesh: str | None = None
-    supersedes: str | None = None
-    valid_until: str | None = None
-    failure: bool = False
-    via: Via | None = None
+class PostBody(MessageFields, kw_only=True):
+    topic: Topic
 
 
 async def send_message(call: LocalCall) -> HttpResponse:
@@ -46,38 +49,54 @@ async def send_message(call: LocalCall) -> HttpResponse:
 async def post_to_topic(call: LocalCall) -> HttpResponse:
     """Accept a message to a topic."""
     body = await call.body(PostBody)
-    return await _accept_message(
-        call,
-        SendRequest(
-            to=TOPIC_MARK + body.topic.removeprefix(TOPIC_MARK),
-            message=body.message,
-            priority=body.priority,
-            meta=body.meta,
-            reply_to_id=body.reply_to_id,
-            mentions=body.mentions,
-            client_message_id=body.client_message_id,
-            supersedes=body.supersedes,
-            valid_until=body.valid_until,
-            failure=body.failure,
-            via=body.via,
-        ),
-    )
+    fields = {name: getattr(body, name) for name in MessageFields.__struct_fields__}
+    return await _accept_message(call, SendRequest(to=TOPIC_MARK + body.topic.removeprefix(TOPIC_MARK), **fields))
 
 
 async def _accept_message(call: LocalCall, request: SendRequest) -> HttpResponse:
     meters = call.context.meters
-    agent = call.active_agent
+    agent, key = call.active_agent, call.request.headers.get(_KEY_HEADER)
     try:
-        status, body = await call.mesh.sending.send(request, call.request.headers.get(_KEY_HEADER), agent=agent)
+        async with _with_transcript_usage(call, request, key) as complete:
+            span = call.request.headers.get(TRACEPARENT)
+            status, body = await call.mesh.sending.send(complete, key, agent=agent, traceparent=span)
     except PosthouseError as failure:
         meters.count("posthouse_daemon_sends_total", str(failure.spec.status))
         raise
     meters.count("posthouse_daemon_sends_total", str(status))
-    return json_response(body | await _pause_of_recipient(call, request.to), status)
+    return json_response(body | await _about_recipient(call, request.to), status)
 
 
-async def _pause_of_recipient(call: LocalCall, to: str) -> dict[str, Any]:
-    """Return what the sender of a message that was accepted is told of a paused recipient."""
+@asynccontextmanager
+async def _with_transcript_usage(call: LocalCall, request: SendRequest, key: str | None) -> AsyncIterator[SendRequest]:
+    """Add what the agent's program has used since its last message, if the message reports no usage of its own.
+
+    A repeated request reports what it did the first time, or it would look like another message.
+    """
+    agent, meta = call.active_agent, request.meta or {}
+    known = key if key is not None else request.client_message_id
+    transcript = call.context.waker.transcript_of(agent)
+    if transcript is None or USAGE in meta or request.via is not None:
+        yield request
+        return
+    if known is not None and await call.mesh.outbox.has(known, agent):
+        earlier = await call.mesh.sending.usage_of(known, agent)
+        yield msgspec.structs.replace(request, meta=with_usage(request.meta, earlier))
+        return
+    usage = await asyncio.to_thread(transcript.take)
+    try:
+        yield request if usage is None else msgspec.structs.replace(request, meta=with_usage(request.meta, usage))
+    except BaseException:
+        if usage is not None:
+            transcript.give_back(usage)
+        raise
+
+
+async def _about_recipient(call: LocalCall, to: str) -> dict[str, Any]:
+    """Return what the answer to an accepted message says about a paused agent or an unknown topic."""
+    if to.startswith(TOPIC_MARK):
+        is_known = to.removeprefix(TOPIC_MARK) in call.mesh.roster.topics
+        return {} if is_known else {"topic_unverified": True}
     if "@" not in to and to not in call.context.agents.agents:
         return {}
     addresses = call.mesh.addresses
@@ -94,29 +113,28 @@ MAX_LIMIT = 500
 
 class OutboxQuery(msgspec.Struct):
     status: Literal["pending", "inflight", "done", "dead", "aborted"] | None = None
-    #: a name, prefix, node id or #topic
-    to: str | None = None
-    #: a row by its id, client_message_id or message id; only later rows are returned
-    after: str | None = None
-    #: as `after`; only earlier rows are returned
-    before: str | None = None
+    to: Destination | None = None
+    #: only later rows are returned
+    after: RowBoundary | None = None
+    #: only earlier rows are returned
+    before: RowBoundary | None = None
     #: rows after another one come oldest first, everything else newest first
     order: Literal["oldest", "newest"] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
 
 
 class RequeueBody(msgspec.Struct, forbid_unknown_fields=True):
-    id: str
-    new_client_message_id: str | None = None
-    message: str | None = None
-    mesh: str | None = None
+    id: RowKey
+    new_client_message_id: ClientMessageId | None = None
+    message: MessageText | None = None
+    mesh: MeshName | None = None
     #: program through which a person acts, for the journal
     via: Via | None = None
 
 
 class DropBody(msgspec.Struct, forbid_unknown_fields=True):
-    id: str
-    mesh: str | None = None
+    id: RowKey
+    mesh: MeshName | None = None
     via: Via | None = None
 
 
@@ -126,10 +144,10 @@ async def list_outbox(call: LocalCall) -> HttpResponse:
     is_newest_first = (arguments.order or ("newest" if arguments.after is None else "oldest")) == "newest"
     after, before = await _boundary(call, arguments.after), await _boundary(call, arguments.before)
     meshes: dict[str, str] = {}  # of rows, by their ids
-    pages = []
-    for node, recipient in (await resolve_in_meshes(call, arguments.to)).items():
+    pages, ends = [], {}
+    for node, recipient in (await merged.resolve_in_meshes(call, arguments.to)).items():
         wanted = OutboxFilter(
-            **bounds_in(node, after, before)._asdict(),
+            **merged.bounds_in(node, after, before)._asdict(),
             status=arguments.status,
             destination=None if recipient is None else recipient.destination,
             to_agent=(None if recipient is None else recipient.agent) or None,
@@ -137,24 +155,26 @@ async def list_outbox(call: LocalCall) -> HttpResponse:
             is_newest_first=is_newest_first,
             limit=arguments.limit + 1,  # one more shows that there is a next page
         )
+        ends[node.mesh] = 0 if is_newest_first else await node.outbox.newest_position()
         pages.append(await node.outbox.rows(wanted))
         meshes |= dict.fromkeys((row.id for row in pages[-1]), node.mesh)
-    rows = merge_by_time(pages, lambda row: row.enqueued_at_ns, newest_first=is_newest_first)
-    shown = rows[: arguments.limit]
-    following = shown[-1].id if len(rows) > arguments.limit else None
-    return json_response({"items": [row.to_api() | {"mesh": meshes[row.id]} for row in shown], "next": following})
+    rows = merged.merge_by_time(pages, lambda row: row.enqueued_at_ns, newest_first=is_newest_first)
+    following = merged.next_page(rows, arguments.limit, lambda row: meshes[row.id], ends, newest_first=is_newest_first)
+    shown = [row.to_api() | {"mesh": meshes[row.id]} for row in rows[: arguments.limit]]
+    return json_response({"items": shown, "next": following})
 
 
-async def _boundary(call: LocalCall, key: str | None) -> Boundary | None:
-    if key is None:
-        return None
-    node, row = await find_outbox_row(call, key)
-    return Boundary(row.enqueued_at_ns, node.mesh, row.position)
+async def _boundary(call: LocalCall, key: str | None) -> merged.Boundary | None:
+    page_end = None if key is None else merged.read_page_end(key)
+    if key is None or page_end is not None:
+        return page_end
+    node, row = await merged.find_outbox_row(call, key)
+    return merged.Boundary({node.mesh: row.position}, row.enqueued_at_ns)
 
 
 async def show_outbox_row(call: LocalCall) -> HttpResponse:
     """Return one row with the chain of rows it was requeued from and into, oldest first."""
-    node, row = await find_outbox_row(call, call.id)
+    node, row = await merged.find_outbox_row(call, call.id)
     chain = await node.outbox.chain(row)
     return json_response(_row_of(node, row) | {"chain": [_row_of(node, each) for each in chain]})
 
@@ -162,7 +182,7 @@ async def show_outbox_row(call: LocalCall) -> HttpResponse:
 async def requeue_outbox_row(call: LocalCall) -> HttpResponse:
     """Replace a dead or pending row by a new one."""
     body = await call.body(RequeueBody)
-    node, row = await find_outbox_row(call, body.id)
+    node, row = await merged.find_outbox_row(call, body.id)
     changes = (body.new_client_message_id, body.message)
     return json_response(await node.sending.requeue(row.id, *changes, call.agent, body.via))
 
@@ -170,7 +190,7 @@ async def requeue_outbox_row(call: LocalCall) -> HttpResponse:
 async def drop_outbox_row(call: LocalCall) -> HttpResponse:
     """Abort a dead or pending row."""
     body = await call.body(DropBody)
-    node, row = await find_outbox_row(call, body.id)
+    node, row = await merged.find_outbox_row(call, body.id)
     await node.outbox.drop(row, body.via)
     return json_response({"aborted_row_id": row.id})
 
@@ -181,5 +201,5 @@ def _row_of(node: MeshNode, row: OutboxRow) -> dict[str, Any]:
 
 async def withdraw_message(call: LocalCall) -> HttpResponse:
     """Take back a message of this agent, by its row, client_message_id or message id."""
-    node, row = await find_outbox_row(call, (await call.body(DropBody)).id)
+    node, row = await merged.find_outbox_row(call, (await call.body(DropBody)).id)
     return json_response(await node.sending.withdraw(row, call.agent))

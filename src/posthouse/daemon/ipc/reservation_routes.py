@@ -21,10 +21,11 @@ from posthouse.daemon.agents.reservations import (
     real_path,
 )
 from posthouse.daemon.context import LocalCall
+from posthouse.daemon.request_fields import AbsolutePath
 from posthouse.daemon.send import Via
 from posthouse.http.response import HttpResponse, json_response
 
-Paths = Annotated[list[str], msgspec.Meta(min_length=1, max_length=PATHS_MAX)]
+Paths = Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=PATHS_MAX)]
 
 
 class ReserveBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,7 +57,7 @@ class ReservationsQuery(msgspec.Struct):
     """Which reservations to list."""
 
     #: only those that keep the agent of the request from working on this absolute path
-    path: str | None = None
+    path: AbsolutePath | None = None
 
 
 async def reserve_paths(call: LocalCall) -> HttpResponse:

@@ -10,15 +10,7 @@ from typing import Any
 
 import msgspec
 
-from posthouse.client.daemon.local_api import (
-    Agent,
-    Exchange,
-    InboxItem,
-    MeshState,
-    OutboxRow,
-    Reservation,
-    ThreadSummary,
-)
+from posthouse.client.daemon.local_api import Agent, InboxItem, MeshState, OutboxRow, Reservation, ThreadSummary
 
 
 class LocalError(msgspec.Struct):
@@ -96,13 +88,6 @@ class ThreadPage(msgspec.Struct):
 
     items: list[ThreadSummary]
     next: str | None
-
-
-class Traffic(msgspec.Struct):
-    """Who exchanged messages with agents of this host, the most first."""
-
-    items: list[Exchange]
-    since: str
 
 
 class HistoryPage(msgspec.Struct):
@@ -224,6 +209,14 @@ class MeshList(msgspec.Struct):
     """The meshes of the daemon."""
 
     items: list[MeshState]
+
+
+class RotatedKey(msgspec.Struct):
+    """The key of this host in a mesh, before and after its rotation."""
+
+    mesh: str
+    before: str
+    node: str
 
 
 class MeshName(msgspec.Struct):

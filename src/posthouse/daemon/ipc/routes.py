@@ -10,7 +10,17 @@ from typing import Any
 
 import msgspec
 
-from posthouse.client.daemon.local_api import Accepted, Agent, DaemonVersion, Health, InboxItem, RequeuedRow, Thread
+from posthouse.client.daemon.local_api import (
+    Accepted,
+    Agent,
+    DaemonVersion,
+    Health,
+    InboxItem,
+    RequeuedRow,
+    Thread,
+    Traffic,
+)
+from posthouse.client.daemon.locate import MESH_HEADER
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.directory import SCHEMA_VERSION
 from posthouse.daemon.ipc import (
@@ -20,19 +30,23 @@ from posthouse.daemon.ipc import (
     inbox_routes,
     mesh_routes,
     outbox_routes,
+    request_routes,
     reservation_routes,
 )
 from posthouse.daemon.ipc import response_types as types
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.metrics import CONTENT_TYPE
+from posthouse.daemon.request_fields import MeshName
 from posthouse.daemon.send import SendRequest
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.journal.store import Store
 from posthouse.mcp.streamable_http import PATH as MCP_PATH
 from posthouse.mcp.streamable_http import delete_session, post_message
+from posthouse.model.address import AGENT_HEADER
 from posthouse.model.api import LockGrant
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
+from posthouse.model.node import validate_mesh_name
 from posthouse.version import __version__
 
 IPC_API = 1
@@ -51,6 +65,7 @@ FEATURES = (
     "mcp",
     "meshes",
     "reservations",
+    "requests",
 )
 
 
@@ -70,7 +85,7 @@ async def list_meshes(call: LocalCall) -> HttpResponse:
 
 
 class MeshBody(msgspec.Struct, forbid_unknown_fields=True):
-    mesh: str
+    mesh: MeshName
     relay: str | None = None
 
 
@@ -83,8 +98,21 @@ async def add_mesh(call: LocalCall) -> HttpResponse:
 
 async def remove_mesh(call: LocalCall) -> HttpResponse:
     """Stop serving a mesh; its files stay."""
-    await call.context.meshes.remove(call.params["mesh"])
-    return json_response({"mesh": call.params["mesh"]})
+    mesh = validate_mesh_name(call.params["mesh"])
+    await call.context.meshes.remove(mesh)
+    return json_response({"mesh": mesh})
+
+
+class KeyBody(msgspec.Struct, forbid_unknown_fields=True):
+    mesh: MeshName | None = None
+
+
+async def rotate_key(call: LocalCall) -> HttpResponse:
+    """Let a new key take the place of this host's key in a mesh."""
+    await call.body(KeyBody)  # it may name the mesh
+    meshes = call.context.meshes
+    change = await meshes.rotate_key(call.named_mesh)
+    return json_response({"mesh": call.named_mesh or meshes.default, "before": change.node, "node": change.successor})
 
 
 async def show_metrics(call: LocalCall) -> HttpResponse:
@@ -150,6 +178,8 @@ async def _lag_ns(call: LocalCall, node: MeshNode) -> int:
 
 
 _ACCEPTED = {200: Accepted, 202: Accepted}
+_NO_AGENT, _NO_MESH = frozenset({AGENT_HEADER}), frozenset({MESH_HEADER})
+_NEITHER = _NO_AGENT | _NO_MESH
 ROUTES: tuple[Route[LocalCall], ...] = (
     Route("POST", "/v1/send", outbox_routes.send_message, bodies=(SendRequest,), responses=_ACCEPTED),
     Route(
@@ -164,14 +194,14 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         "POST",
         "/v1/topic/subscribe",
         mesh_routes.subscribe_topic,
-        bodies=(mesh_routes.TopicBody,),
+        bodies=(mesh_routes.SubscriptionBody,),
         responses={200: types.Subscription},
     ),
     Route(
         "POST",
         "/v1/topic/unsubscribe",
         mesh_routes.unsubscribe_topic,
-        bodies=(mesh_routes.TopicBody,),
+        bodies=(mesh_routes.SubscriptionBody,),
         responses={200: types.Subscription},
     ),
     Route("GET", "/v1/topic/list", mesh_routes.list_topics, responses={200: types.TopicList}),
@@ -206,7 +236,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         "/v1/traffic",
         history_routes.show_traffic,
         query=history_routes.TrafficQuery,
-        responses={200: types.Traffic},
+        responses={200: Traffic},
     ),
     Route(
         "GET",
@@ -230,7 +260,14 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         responses={200: types.Aborted},
     ),
     Route("GET", "/v1/outbox/{id}", outbox_routes.show_outbox_row, responses={200: types.OutboxDetail}),
-    Route("GET", "/v1/events", inbox_routes.stream_events, responses={200: None}, media_type="text/event-stream"),
+    Route(
+        "GET",
+        "/v1/events",
+        inbox_routes.stream_events,
+        query=inbox_routes.EventsQuery,
+        responses={200: None},
+        media_type="text/event-stream",
+    ),
     Route(
         "POST",
         "/v1/messages/withdraw",
@@ -239,6 +276,13 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         responses={200: types.Withdrawn},
     ),
     Route("GET", "/v1/messages/{id}", mesh_routes.show_message, responses={200: types.MessageState}),
+    Route(
+        "GET",
+        "/v1/answers/{id}",
+        request_routes.list_answers,
+        query=request_routes.AnswersQuery,
+        responses={200: request_routes.Answers},
+    ),
     Route(
         "GET",
         "/v1/history",
@@ -269,15 +313,17 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         agent_routes.register_agent,
         bodies=(agent_routes.RegisterBody,),
         responses={200: Agent, 201: Agent},
+        ignored_headers=_NEITHER,
     ),
-    Route("GET", "/v1/agents", agent_routes.list_agents, responses={200: types.AgentList}),
-    Route("GET", "/v1/agents/{id}", agent_routes.show_agent, responses={200: Agent}),
+    Route("GET", "/v1/agents", agent_routes.list_agents, responses={200: types.AgentList}, ignored_headers=_NO_AGENT),
+    Route("GET", "/v1/agents/{name}", agent_routes.show_agent, responses={200: Agent}, ignored_headers=_NEITHER),
     Route(
         "POST",
         "/v1/agents/rename",
         agent_routes.rename_agent,
         bodies=(agent_routes.RenameBody,),
         responses={200: Agent},
+        ignored_headers=_NEITHER,
     ),
     Route(
         "POST",
@@ -285,6 +331,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         agent_routes.retire_agent,
         bodies=(agent_routes.RetireBody,),
         responses={200: Agent},
+        ignored_headers=_NEITHER,
     ),
     Route(
         "POST",
@@ -292,6 +339,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         agent_routes.pause_agents,
         bodies=(agent_routes.PauseBody,),
         responses={200: types.AgentList},
+        ignored_headers=_NO_MESH,
     ),
     Route(
         "POST",
@@ -299,6 +347,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         agent_routes.resume_agents,
         bodies=(agent_routes.AgentsBody,),
         responses={200: types.AgentList},
+        ignored_headers=_NO_MESH,
     ),
     Route(
         "POST",
@@ -306,6 +355,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         hook_routes.set_on_mail,
         bodies=(hook_routes.OnMailBody,),
         responses={200: types.OnMail},
+        ignored_headers=_NEITHER,
     ),
     Route(
         "POST",
@@ -313,6 +363,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         reservation_routes.reserve_paths,
         bodies=(reservation_routes.ReserveBody,),
         responses={201: types.GrantedReservation},
+        ignored_headers=_NO_MESH,
     ),
     Route(
         "GET",
@@ -320,6 +371,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         reservation_routes.list_reservations,
         query=reservation_routes.ReservationsQuery,
         responses={200: types.ReservationList},
+        ignored_headers=_NO_MESH,
     ),
     Route(
         "DELETE",
@@ -327,6 +379,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         reservation_routes.release_paths,
         bodies=(reservation_routes.ReleaseBody,),
         responses={200: types.ReservationList},
+        ignored_headers=_NO_MESH,
     ),
     Route("GET", "/v1/peers", mesh_routes.list_peers, responses={200: types.PeerList}),
     Route(
@@ -337,20 +390,30 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         responses={200: types.AppliedProfile},
     ),
     Route("POST", "/v1/hooks/{program}/{event}", hook_routes.run_hook),
-    Route("GET", "/v1/event-hooks", hook_routes.list_event_hooks, responses={200: types.EventHooks}),
+    Route(
+        "GET",
+        "/v1/event-hooks",
+        hook_routes.list_event_hooks,
+        responses={200: types.EventHooks},
+        ignored_headers=_NO_MESH,
+    ),
     Route(
         "POST",
         "/v1/event-hooks/parked",
         hook_routes.change_parked,
         bodies=(hook_routes.ParkedBody,),
         responses={200: types.ChangedHook},
+        ignored_headers=_NO_MESH,
     ),
-    Route("GET", "/v1/meshes", list_meshes, responses={200: types.MeshList}),
-    Route("POST", "/v1/meshes", add_mesh, bodies=(MeshBody,), responses={200: Health}),
-    Route("DELETE", "/v1/meshes/{mesh}", remove_mesh, responses={200: types.MeshName}),
-    Route("GET", "/v1/version", show_version, responses={200: DaemonVersion}),
-    Route("GET", "/v1/health", show_health, responses={200: Health}),
-    Route("GET", "/v1/metrics", show_metrics, responses={200: None}, media_type="text/plain"),
+    Route("GET", "/v1/meshes", list_meshes, responses={200: types.MeshList}, ignored_headers=_NEITHER),
+    Route("POST", "/v1/meshes", add_mesh, bodies=(MeshBody,), responses={200: Health}, ignored_headers=_NEITHER),
+    Route("DELETE", "/v1/meshes/{mesh}", remove_mesh, responses={200: types.MeshName}, ignored_headers=_NO_MESH),
+    Route("POST", "/v1/key/rotate", rotate_key, bodies=(KeyBody,), responses={200: types.RotatedKey}),
+    Route("GET", "/v1/version", show_version, responses={200: DaemonVersion}, ignored_headers=_NEITHER),
+    Route("GET", "/v1/health", show_health, responses={200: Health}, ignored_headers=_NO_AGENT),
+    Route(
+        "GET", "/v1/metrics", show_metrics, responses={200: None}, media_type="text/plain", ignored_headers=_NO_AGENT
+    ),
     Route("POST", "/v1/mcp", hook_routes.serve_program, may_wait=True),
     Route("POST", MCP_PATH, post_message, may_wait=True),
     Route("DELETE", MCP_PATH, delete_session),

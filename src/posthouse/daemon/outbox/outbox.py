@@ -148,9 +148,21 @@ class Outbox:
         positions = [(post.position,) for post in posts]
         await self.store.writer.run(lambda tx: tx.db.executemany(SQL.mark_given, positions).fetchall())
 
+    async def rename_agent(self, name: str, to: str) -> None:
+        """Move the rows of an agent to its new name; a second call does nothing.
+
+        The events keep the name under which they were signed.
+        """
+        await self.store.writer.run(lambda tx: tx.db.execute(SQL.rename_agent, (to, name)).fetchall())
+
     async def add_sent(self, sent: Sequence[SentBefore]) -> int:
         """Add rows for messages that the relay has and this outbox lost; return how many were missing."""
         return await self.store.writer.run(lambda tx: transitions.add_sent_rows(tx, sent, self._mesh))
+
+    async def without_outcome(self, limit: int) -> list[str]:
+        """Return the newest direct messages that the relay has and no recipient is known to have read or rejected."""
+        rows: Any = await self.store.pool.run(lambda db: db.execute(SQL.without_outcome, (limit,)).fetchall())
+        return [message_id for (message_id,) in rows]
 
     async def note_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         """Store what became of messages at their recipients."""
@@ -206,6 +218,11 @@ class Outbox:
     async def rows(self, wanted: OutboxFilter) -> list[OutboxRow]:
         """Return the rows that a reader asks for."""
         return await self.store.pool.run(lambda db: list_rows(db, wanted))
+
+    async def newest_position(self) -> int:
+        """Return the position of the newest row, zero if there is none."""
+        found: Any = await self.store.pool.run(lambda db: db.execute(SQL.newest_position).get)
+        return int(found)
 
     async def chain(self, row: OutboxRow) -> list[OutboxRow]:
         """Return the chain of requeues that a row belongs to, oldest first."""

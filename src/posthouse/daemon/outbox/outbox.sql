@@ -38,26 +38,40 @@ UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, h
 WHERE position = ?
 
 -- :name own_posts
-SELECT position, history_id, event FROM outbox
+SELECT position, history_id, event, coalesce(broker_message_id, event_id) FROM outbox
 WHERE own_post = 'waiting' AND history_id < ? AND event IS NOT NULL ORDER BY history_id LIMIT ?
+
+-- :name rename_agent
+-- an id that both names have used stays with each
+UPDATE OR IGNORE outbox SET from_agent = ? WHERE from_agent = ?
 
 -- :name mark_given
 UPDATE outbox SET own_post = 'given' WHERE position = ?
 
+-- :name id_of_message
+SELECT id FROM outbox
+WHERE event_id = :message_id OR (broker_message_id = :message_id AND broker_message_id <> event_id)
+
+-- :name without_outcome
+SELECT coalesce(broker_message_id, event_id) FROM outbox
+WHERE status = 'done' AND history_id IS NOT NULL AND destination NOT GLOB '#*'
+  AND read_at_ns IS NULL AND rejected_at_ns IS NULL
+ORDER BY position DESC LIMIT ?
+
 -- :name note_confirmed
 UPDATE outbox SET confirmed_at_ns = :at_ns
 WHERE (event_id = :message_id OR (broker_message_id = :message_id AND broker_message_id <> event_id))
-  AND confirmed_at_ns IS NULL AND destination NOT GLOB '#*' RETURNING id
+  AND confirmed_at_ns IS NULL AND destination NOT GLOB '#*'
 
 -- :name note_read
 UPDATE outbox SET read_at_ns = :at_ns, confirmed_at_ns = coalesce(confirmed_at_ns, :at_ns)
 WHERE (event_id = :message_id OR (broker_message_id = :message_id AND broker_message_id <> event_id))
-  AND read_at_ns IS NULL AND rejected_at_ns IS NULL RETURNING id
+  AND read_at_ns IS NULL AND rejected_at_ns IS NULL
 
 -- :name note_rejected
 UPDATE outbox SET rejected_at_ns = :at_ns, reject_reason = :reason
 WHERE (event_id = :message_id OR (broker_message_id = :message_id AND broker_message_id <> event_id))
-  AND read_at_ns IS NULL AND rejected_at_ns IS NULL RETURNING id
+  AND read_at_ns IS NULL AND rejected_at_ns IS NULL
 
 -- :name mark_deferred
 UPDATE outbox SET status = 'pending', next_attempt_at_ns = ?, last_error = ?
@@ -103,6 +117,9 @@ SELECT position, id, client_message_id, status, attempts, enqueued_at_ns, next_a
        destination, event_id, from_agent, to_agent, confirmed_at_ns, read_at_ns, rejected_at_ns, reject_reason,
        not_queued
 FROM outbox
+
+-- :name newest_position
+SELECT coalesce(max(position), 0) FROM outbox
 
 -- :name event_of
 SELECT event FROM outbox WHERE position = ?

@@ -64,6 +64,8 @@ class OwnPost(NamedTuple):
     position: int
     history_id: int
     event: bytes
+    #: id that the relay knows it by
+    message_id: str
 
 
 class OutboxRow(NamedTuple):

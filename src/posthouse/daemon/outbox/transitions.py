@@ -33,9 +33,12 @@ from posthouse.daemon.outbox.outbox_rows import (
 )
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.event import decode_event
+from posthouse.model.message import read_message
 from posthouse.model.outbox_rules import AcceptAction, AcceptOutcome, OutboxStatus, OutboxView, decide_accept
-from posthouse.sqlite.schema import Component
-from posthouse.sqlite.statements import Statements
+from posthouse.model.strict_json import parse_jcs
+from posthouse.model.usage import USAGE
+from posthouse.storage.sql_files import Component, Statements
 
 _PACKAGE = "posthouse.daemon.outbox"
 OUTBOX = Component("outbox", _PACKAGE)
@@ -54,10 +57,13 @@ def note_outcomes(tx: JournalTransaction, outcomes: Sequence[Outcome], mesh: str
     """Store what became of messages; the first receipt of a message counts."""
     statements = {"confirmed": SQL.note_confirmed, "read": SQL.note_read, "rejected": SQL.note_rejected}
     for outcome in outcomes:
-        row_id: Any = tx.db.execute(statements[outcome.state], outcome._asdict()).get
-        if row_id is not None and outcome.state == "confirmed":
+        tx.db.execute(statements[outcome.state], outcome._asdict())
+        if not tx.db.changes():
+            continue
+        row_id: Any = tx.db.execute(SQL.id_of_message, {"message_id": outcome.message_id}).get
+        if outcome.state == "confirmed":
             tx.append("outbox.confirmed", mesh=mesh, ref=row_id, body={"at_ns": outcome.at_ns})
-        elif row_id is not None:
+        else:
             body = {"state": outcome.state, "at_ns": outcome.at_ns}
             tx.append("outbox.receipt", mesh=mesh, ref=row_id, body=body)
 
@@ -110,10 +116,19 @@ def _insert_row(
         "destination": row.destination,
         "size": size,
     }
-    given = {"from_agent": row.from_agent, "to_agent": row.to_agent, "via": via}
+    given: dict[str, Any] = {"from_agent": row.from_agent, "to_agent": row.to_agent, "via": via}
+    given |= _local_fields(row)
     body |= {name: value for name, value in given.items() if value}
     tx.append("outbox.queued", mesh=mesh, ref=row.id, body=body)
     return position
+
+
+def _local_fields(row: NewRow) -> dict[str, Any]:
+    """Return what only this journal knows of a message to an agent of this host: that there was one, and its usage."""
+    if b'"pubkey":"%b"' % row.destination.encode() not in row.event:  # decoding every event would cost more
+        return {}
+    meta = read_message(decode_event(row.event)).meta
+    return {"local": True, "usage": parse_jcs(meta).get(USAGE) if meta else None}
 
 
 def _check_capacity(tx: JournalTransaction, size: int, capacity_bytes: int) -> None:

@@ -18,7 +18,7 @@ from posthouse.daemon.agents.pauses import Pauses
 from posthouse.daemon.inbox.inbox import Inbox
 from posthouse.daemon.wake.programs import Waiting
 from posthouse.journal.append import JournalTransaction
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.daemon.wake", "announcements.sql")
 #: returns the name of a node, None if it has none

@@ -24,7 +24,7 @@ from posthouse.model.address import AGENT_ENV
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.model.limits import SECOND_NS
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 log = structlog.get_logger(__name__)
 SQL = Statements("posthouse.daemon.wake", "commands.sql")

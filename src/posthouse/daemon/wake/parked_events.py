@@ -17,7 +17,7 @@ from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store
 from posthouse.model.clock import format_utc
 from posthouse.model.limits import SECOND_NS
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.daemon.wake", "parked_events.sql")
 PARKED_MAX = 1_000

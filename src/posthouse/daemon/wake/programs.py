@@ -40,6 +40,8 @@ class HookInput(msgspec.Struct):
     hook_event_name: str = ""
     cwd: str | None = None
     permission_mode: Any = None
+    #: the file to which Claude Code writes the session
+    transcript_path: Any = None
     tool_input: Any = None
     #: of a failed turn: its kind, and what the program tells its user
     error: Any = None

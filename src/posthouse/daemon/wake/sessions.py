@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posthouse.daemon.agents.processes import ProcessRef, find_process
+from posthouse.daemon.wake.transcripts import PROGRAM, Transcript
 from posthouse.model.clock import Clock, format_utc
 from posthouse.model.limits import SECOND_NS
 
@@ -56,6 +57,7 @@ class Session:
         self.waiter: Waiter | None = None
         self.inbox: InboxSocket | None = None
         self.permission_mode = ""
+        self.transcript: Transcript | None = None
         self._busy_until_ns = 0
         self._quiet_at_ns = 0
 
@@ -65,6 +67,12 @@ class Session:
         self.session_id = session_id or self.session_id
         self._quiet_at_ns = clock.boot_ns() + BUSY_S * SECOND_NS
         self._busy_until_ns = self._quiet_at_ns if is_turn else 0
+
+    def follow_transcript(self, path: object) -> None:
+        """Count the usage in the transcript that a hook names; /clear and a resumed session bring another one."""
+        is_new = self.transcript is None or self.transcript.path != path
+        if self.program == PROGRAM and isinstance(path, str) and path and is_new:
+            self.transcript = Transcript(path)
 
     def quiet_in_s(self, clock: Clock) -> float:
         """Return the seconds until no hook has run for so long that none is expected; zero if that is now."""

@@ -30,7 +30,7 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.user_hook import UserHook
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 log = structlog.get_logger(__name__)
 SQL = Statements("posthouse.daemon.wake", "user_hooks.sql")

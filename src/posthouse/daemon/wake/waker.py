@@ -18,26 +18,11 @@ import structlog
 from posthouse.daemon.agents.pauses import HOOK, Pauses
 from posthouse.daemon.agents.processes import ProcessRef
 from posthouse.daemon.agents.registry import AgentFields, AgentRegistry
+from posthouse.daemon.wake import programs
 from posthouse.daemon.wake.announcements import NO_CLAIM, Announcer, Claim
 from posthouse.daemon.wake.commands import MailCommands, WakeLimit
-from posthouse.daemon.wake.programs import (
-    PROGRAMS,
-    PROMPT,
-    SESSION_END,
-    SESSION_START,
-    TOOL,
-    TURN_END,
-    TURN_FAILED,
-    WAIT,
-    HookAnswer,
-    HookInput,
-    announcement,
-    context_answer,
-    follow_up_answer,
-    introduction,
-    wake_answer,
-)
 from posthouse.daemon.wake.sessions import Session, Sessions
+from posthouse.daemon.wake.transcripts import Transcript
 from posthouse.daemon.wake.usage_limits import LIMIT_KINDS, resume_at_ns
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.clock import Clock
@@ -66,7 +51,7 @@ class Waiting(Protocol):
 class Announced(NamedTuple):
     """The answer to a hook, and the claim of the messages that it announces: the sender of the answer ends it."""
 
-    answer: HookAnswer
+    answer: programs.HookAnswer
     claim: Claim = NO_CLAIM
 
 
@@ -89,18 +74,22 @@ class Waker:
         self._limit = WakeLimit(clock, pauses.held_s)
         self._connections: Counter[ProcessRef | None] = Counter()
         self.sessions = Sessions()
+        #: messages of an agent report what the transcript of its session counts
+        self.follows_transcripts = False
         self.commands = MailCommands(agents, announcer, self.sessions, self._limit)
         agents.on_change += [self.commands.reload, self._follow_names]
         pauses.on_change.append(self.on_mail)
 
-    async def session_of(self, program: str, name: str, process: ProcessRef, given: HookInput) -> Session:
+    async def session_of(self, program: str, name: str, process: ProcessRef, given: programs.HookInput) -> Session:
         """Return the session of a process; the first hook gives the process its agent."""
         found = self._known_session(process)
         if found is not None:
             return found
         bound = [agent.name for agent in self._agents.agents.values() if agent.process == process]
         fields = AgentFields(program=program, project=given.cwd)
-        registered = await self._agents.register(bound[0] if bound else name or PROGRAMS[program], fields, process)
+        registered = await self._agents.register(
+            bound[0] if bound else name or programs.PROGRAMS[program], fields, process
+        )
         found = self._known_session(process)  # another hook of the process may have come first
         if found is None:
             found = Session(process, program, registered.agent.name)
@@ -117,33 +106,42 @@ class Waker:
         for session in self.sessions:
             session.agent = names.get(session.process, session.agent)
 
-    async def on_event(self, session: Session, event: str, given: HookInput) -> Announced:
+    async def on_event(self, session: Session, event: str, given: programs.HookInput) -> Announced:
         """Return the answer to a hook that does not wait."""
-        session.note(event, given.session, self._clock, is_turn=event in (PROMPT, TOOL))
+        session.note(event, given.session, self._clock, is_turn=event in (programs.PROMPT, programs.TOOL))
+        if self.follows_transcripts:
+            session.follow_transcript(given.transcript_path)
         agent = session.agent
-        if event in (TOOL, TURN_END):
+        if event in (programs.TOOL, programs.TURN_END):
             await self._on_progress(agent)
-        if event == SESSION_START:
+        if event == programs.SESSION_START:
             claim = await self._announcer.claim_all(agent)
-            text = introduction(self._address_of(agent), claim.waiting)
-            return Announced(context_answer(session.program, given, text, agent), claim)
-        if event in (PROMPT, TOOL):
+            text = programs.introduction(self._address_of(agent), claim.waiting)
+            return Announced(programs.context_answer(session.program, given, text, agent), claim)
+        if event in (programs.PROMPT, programs.TOOL):
             claim = await self._announcer.claim_new(agent)
-            return Announced(context_answer(session.program, given, announcement(claim.waiting)), claim)
-        if event == TURN_END:
+            return Announced(
+                programs.context_answer(session.program, given, programs.announcement(claim.waiting)), claim
+            )
+        if event == programs.TURN_END:
             return await self._on_turn_end(session)
-        if event == TURN_FAILED:
+        if event == programs.TURN_FAILED:
             await self._on_turn_failed(session, given)
-        if event == SESSION_END:
+        if event == programs.SESSION_END:
             self.sessions.end(session.process)
-        return Announced(HookAnswer())
+        return Announced(programs.HookAnswer())
 
-    async def wait(self, session: Session, given: HookInput, server: Waiting) -> Announced:
+    def transcript_of(self, agent: str) -> Transcript | None:
+        """Return the transcript of an agent's session; None if its program writes none, or it has several sessions."""
+        found = [session.transcript for session in self.sessions.of_agent(agent) if session.transcript is not None]
+        return found[0] if len(found) == 1 else None
+
+    async def wait(self, session: Session, given: programs.HookInput, server: Waiting) -> Announced:
         """Wait until mail wakes the program.
 
         The answer is empty if a newer waiter came, the program is gone, or the daemon stops.
         """
-        session.note(WAIT, given.session, self._clock, is_turn=False)
+        session.note(programs.WAIT, given.session, self._clock, is_turn=False)
         if given.hook_event_name == _TURN_HAS_ENDED:
             await self._on_progress(session.agent)
         waiter = session.begin_wait()
@@ -152,11 +150,11 @@ class Waker:
                 waiter.wakeup.clear()
                 claim = NO_CLAIM if session.is_busy(self._clock) else await self._claim_wake(session.agent)
                 if claim.waiting:
-                    return Announced(wake_answer(announcement(claim.waiting)), claim)
+                    return Announced(programs.wake_answer(programs.announcement(claim.waiting)), claim)
                 await server.wait_for(waiter.wakeup, WATCH_S)
         finally:
             session.end_wait(waiter)
-        return Announced(HookAnswer())
+        return Announced(programs.HookAnswer())
 
     async def on_answered(self, session: Session, claim: Claim, *, is_heard: bool) -> None:
         """End the claim of an answer that its hook has, or that did not reach it: then its messages are new again."""
@@ -198,11 +196,11 @@ class Waker:
     async def _on_turn_end(self, session: Session) -> Announced:
         if session.program != "cursor":
             self.commands.look([session.agent])
-            return Announced(HookAnswer())
+            return Announced(programs.HookAnswer())
         claim = await self._claim_wake(session.agent)
-        return Announced(follow_up_answer(session.program, announcement(claim.waiting)), claim)
+        return Announced(programs.follow_up_answer(session.program, programs.announcement(claim.waiting)), claim)
 
-    async def _on_turn_failed(self, session: Session, given: HookInput) -> None:
+    async def _on_turn_failed(self, session: Session, given: programs.HookInput) -> None:
         """Pause an agent whose account has hit a limit, until the time that its program names."""
         pause = self._pauses.find(session.agent)
         if str(given.error) not in LIMIT_KINDS or (pause is not None and pause.set_by != HOOK):

@@ -90,7 +90,7 @@ def _held(call: ToolCall, grant: LockGrant, start_ns: int) -> LockAnswer:
 
 LOCK = ToolSpec(
     "lock",
-    "Hold a lock for lease_s; renew within valid_for_s. Send token with each write it protects.",
+    "Hold a lock; renew within valid_for_s. Send token with each write it protects.",
     LockArguments,
     LockAnswer,
     run_lock,

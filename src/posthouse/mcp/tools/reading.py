@@ -9,7 +9,7 @@ cancels it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -65,9 +65,14 @@ def short_id(message_id: str) -> str:
     return message_id[:SHORT_ID_DIGITS]
 
 
-def short_node(node: str) -> str:
-    """Return the first digits of a node without a name; `to` of send accepts them."""
-    return node_hex(node)[:SHORT_ID_DIGITS]
+def short_node(node: str, others: Collection[str] = ()) -> str:
+    """Return the first digits of a node without a name, enough to tell it from others; `to` of send accepts them."""
+    digits = node_hex(node)
+    alike = [node_hex(other) for other in others if other != node]
+    for length in range(SHORT_ID_DIGITS, len(digits)):
+        if not any(other.startswith(digits[:length]) for other in alike):
+            return digits[:length]
+    return digits
 
 
 def show_age(seconds: float) -> str:

@@ -8,19 +8,21 @@
     rejected, dead, aborted, expired   it will not arrive
     not_queued  the queue of a reader of the topic was full; that reader gets it from the topic's history
 
-A state never claims more than is known. When `send` answers, the message is on this host's disk.
+A state never claims more than is known. When `send` answers, the message is on this host's disk. With `wait_s` the
+message is a request: `send` answers with the reply, or refuses when the time is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
+from posthouse.client.daemon.calls import SendOptions
 from posthouse.mcp.tool import ToolCall, ToolSpec
-from posthouse.mcp.tools.reading import short_id
+from posthouse.mcp.tools.reading import of_item, short_id, show
 from posthouse.model.errors import PosthouseError
 from posthouse.model.message import validate_client_message_id
 from posthouse.model.outbox_rules import MessageState
@@ -51,6 +53,8 @@ class SendArguments(msgspec.Struct, forbid_unknown_fields=True):
     message: str
     reply_to: str | UnsetType = UNSET
     idempotency_key: str | UnsetType = UNSET
+    #: seconds to wait for the reply; the message counts no longer than that
+    wait_s: Annotated[float, Meta(gt=0)] | UnsetType = UNSET
     #: a model does not know its own usage; a program that calls the tool may
     usage: dict[str, Any] | UnsetType = UNSET
 
@@ -60,24 +64,39 @@ class SendAnswer(msgspec.Struct, omit_defaults=True):
     state: MessageState
     #: True: a message with this key was sent before, and the relay has it
     duplicate: bool | UnsetType = UNSET
+    #: the reply, if the call waited for it
+    reply: dict[str, Any] | UnsetType = UNSET
 
 
 async def run_send(call: ToolCall, arguments: SendArguments) -> SendAnswer:
     if not arguments.message.strip():
         raise call.invalid("message is empty")
     key = call.key if arguments.idempotency_key is UNSET else validate_client_message_id(arguments.idempotency_key)
-    accepted = await call.daemon.send(
-        arguments.to,
-        arguments.message,
-        reply_to_id=None if arguments.reply_to is UNSET else await _whole_id(call, arguments.reply_to),
-        client_message_id=key,
-        usage=call.usage if arguments.usage is UNSET else arguments.usage,
-    )
+    options: SendOptions = {
+        "reply_to_id": None if arguments.reply_to is UNSET else await _whole_id(call, arguments.reply_to),
+        "client_message_id": key,
+        "usage": call.usage if arguments.usage is UNSET else arguments.usage,
+    }
+    if arguments.wait_s is not UNSET:
+        return await _request(call, arguments, call.check_wait("wait_s", arguments.wait_s), options)
+    accepted = await call.daemon.send(arguments.to, arguments.message, **options)
     message_id = accepted.message_id or accepted.broker_message_id
     return SendAnswer(
         id=key if message_id is None else short_id(message_id),
         state=outbox_state(accepted.status),
         duplicate=accepted.duplicate or UNSET,
+    )
+
+
+async def _request(call: ToolCall, arguments: SendArguments, wait_s: float, options: SendOptions) -> SendAnswer:
+    """Send a message as a request and wait for the reply."""
+    async with call.with_progress(wait_s, f"waiting for {arguments.to}"):
+        answer = await call.daemon.request(arguments.to, arguments.message, wait_s, **options)
+    item = await call.daemon.item(answer.message_id)
+    return SendAnswer(
+        id=short_id(item.reply_to_id or answer.message_id),
+        state=MessageState.ANSWERED,
+        reply=msgspec.to_builtins(show([of_item(item)], None)[0]),
     )
 
 
@@ -93,7 +112,7 @@ async def _whole_id(call: ToolCall, given: str) -> str:
 
 SEND = ToolSpec(
     "send",
-    "Send to a name or #topic; give reply_to when you answer. The same idempotency_key sends once.",
+    "Send to a name or #topic, reply_to to answer, wait_s for a reply. One idempotency_key sends once.",
     SendArguments,
     SendAnswer,
     run_send,
@@ -151,7 +170,7 @@ def _reason(state: MessageState, row: dict[str, Any] | None, relay_error: str | 
 
 STATUS = ToolSpec(
     "status",
-    "How far a sent message is: queued here, sent to the relay, confirmed by its host, read, answered, or lost.",
+    "How far a message is: queued, sent, confirmed by its host, read, answered or lost.",
     StatusArguments,
     StatusAnswer,
     run_status,

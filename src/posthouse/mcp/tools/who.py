@@ -58,8 +58,10 @@ class WhoAnswer(msgspec.Struct, omit_defaults=True):
 async def run_who(call: ToolCall, arguments: WhoArguments) -> WhoAnswer:
     peers = await call.daemon.peers()
     topics = await call.daemon.topics()
-    shown = [member for peer in peers["peers"] for member in show_host(peer)]
-    (you,) = [address(call.agent, peer) for peer in peers["peers"] if peer["is_self"]]
+    nodes = [peer["node"] for peer in peers["peers"]]
+    hosts = [(str(peer.get("name") or short_node(peer["node"], nodes)), peer) for peer in peers["peers"]]
+    shown = [member for host, peer in hosts for member in show_host(host, peer)]
+    (you,) = [address(call.agent, host, peer) for host, peer in hosts if peer["is_self"]]
     members = sorted((member for member in shown if member.name != you), key=_order)
     return WhoAnswer(
         you=you,
@@ -72,21 +74,16 @@ async def run_who(call: ToolCall, arguments: WhoArguments) -> WhoAnswer:
     )
 
 
-def host_name(peer: Mapping[str, Any]) -> str:
-    """Return how a host is addressed."""
-    return str(peer.get("name") or short_node(peer["node"]))
-
-
-def address(agent: str, peer: Mapping[str, Any]) -> str:
+def address(agent: str, host: str, peer: Mapping[str, Any]) -> str:
     """Return how an agent of a host is addressed; while this host has no name, its agents need none."""
-    return agent if peer["is_self"] and not peer.get("name") else f"{agent}@{host_name(peer)}"
+    return agent if peer["is_self"] and not peer.get("name") else f"{agent}@{host}"
 
 
-def show_host(peer: Mapping[str, Any]) -> Iterator[Member]:
+def show_host(host: str, peer: Mapping[str, Any]) -> Iterator[Member]:
     """Yield a host of the daemon's list of peers, and its agents."""
-    yield show_member(host_name(peer), peer)
+    yield show_member(host, peer)
     for agent in peer.get("agents", ()):
-        yield show_member(address(agent["name"], peer), agent)
+        yield show_member(address(agent["name"], host, peer), agent)
 
 
 def show_member(name: str, about: Mapping[str, Any]) -> Member:
@@ -106,7 +103,7 @@ def _order(member: Member) -> tuple[bool, str]:
 
 WHO = ToolSpec(
     "who",
-    "List yourself, the others with what they are good for, and topics.",
+    "List yourself, others with what they are good for, topics.",
     WhoArguments,
     WhoAnswer,
     run_who,

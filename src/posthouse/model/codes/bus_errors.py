@@ -88,7 +88,7 @@ BUS: tuple[ErrorSpec, ...] = (
         "request_failed",
         502,
         "the request to {subject} failed: {reason}",
-        "`posthouse bus dead` shows the request with the exception of its handler.",
+        "The reason comes from the responder. On its bus, `posthouse bus dead` shows the exception of the handler.",
     ),
     ErrorSpec(
         "request_undelivered",
@@ -100,7 +100,7 @@ BUS: tuple[ErrorSpec, ...] = (
         "request_timeout",
         504,
         "no reply from {subject} within {timeout_s} s",
-        "Check that a process serves the endpoint and that its handler publishes to reply_to.",
+        "Check that the responder reads its mail, or that a process serves the endpoint and publishes to reply_to.",
     ),
     transient(
         "mailbox_unwritable",

@@ -13,10 +13,24 @@ COMMAND: tuple[ErrorSpec, ...] = (
         exit=Exit.USAGE,
     ),
     ErrorSpec(
+        "check_usage",
+        400,
+        "{text}",
+        "Run `posthouse check relay --help` or `posthouse check daemon --help` to see values and examples.",
+        exit=Exit.UNREACHABLE,  # 3 is UNKNOWN to a monitoring system, and 2, the usual code, CRITICAL
+    ),
+    ErrorSpec(
         "setting_invalid",
         400,
         "setting {name} from {source} is invalid: {reason}",
         "Run `posthouse config` to see every setting with its value and source.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "otlp_url_invalid",
+        400,
+        "{url} is not the URL of a collector of traces",
+        "Give http://HOST:PORT or https://HOST:PORT; a token goes into OTEL_EXPORTER_OTLP_HEADERS.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(
@@ -30,8 +44,14 @@ COMMAND: tuple[ErrorSpec, ...] = (
         "extra_missing",
         501,
         "{library} is required and not installed",
-        "Install the posthouse extra that contains it, for example `pip install 'posthouse[relay]'`.",
+        "Install the posthouse extra that contains it, for example `pip install 'posthouse[console]'`.",
         exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "disk_full",
+        507,
+        "{path} could not be written: {reason}",
+        "Free space there, or write to another disk; then run the command again.",
     ),
     ErrorSpec(
         "daemon_start_slow",

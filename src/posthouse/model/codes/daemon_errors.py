@@ -29,6 +29,13 @@ _STARTING: tuple[ErrorSpec, ...] = (
         "Give the file that `posthouse daemon backup` wrote, and its passphrase.",
     ),
     ErrorSpec(
+        "restore_unfinished",
+        409,
+        "a restore into {directory} was interrupted",
+        "Run `posthouse daemon restore FILE` again: it puts everything in place.",
+        exit=Exit.IDENTITY,
+    ),
+    ErrorSpec(
         "identity_is_persistent",
         409,
         "{directory} has a persistent identity, which an ephemeral daemon or a restore must not touch",

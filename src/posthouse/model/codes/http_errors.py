@@ -197,6 +197,20 @@ _LISTENING: tuple[ErrorSpec, ...] = (
         exit=Exit.USAGE,
     ),
     ErrorSpec(
+        "advertise_invalid",
+        400,
+        "{url!r} is not a URL under which other relays can reach this one",
+        "Give http://HOST:PORT, or https://HOST:PORT for a relay with TLS, without a path.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "advertise_without_store",
+        400,
+        "relay.advertise is set without relay.store: relays share a PostgreSQL database, not a file",
+        "Give relay.store too, or leave relay.advertise out.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
         "hosts_invalid",
         400,
         "{host!r} is not a host name",

@@ -1,4 +1,4 @@
-"""Error codes of keys: key files and other private files, signatures, sealed content."""
+"""Error codes of keys: key files and other private files, signatures, sealed content, rotation and revocation."""
 
 from __future__ import annotations
 
@@ -61,6 +61,12 @@ KEYS: tuple[ErrorSpec, ...] = (
         "Use 128 lower-case hex digits, or the output of `ssh-keygen -Y sign -n posthouse-event-v1`.",
     ),
     ErrorSpec(
+        "signature_form_unknown",
+        400,
+        "signatures of the form {form!r} are unknown to this version",
+        "Change to a version of posthouse that knows this form; the event may be genuine.",
+    ),
+    ErrorSpec(
         "signature_invalid",
         400,
         "the signature of {node} does not match these bytes",
@@ -77,5 +83,64 @@ KEYS: tuple[ErrorSpec, ...] = (
         400,
         "this key does not open the content sealed as {enc}",
         "The content was altered or sealed for another reader; ask the sender to seal it for this node id.",
+    ),
+    ErrorSpec(
+        "rotation_malformed",
+        400,
+        "the rotation is malformed: {reason}",
+        "docs/protocol.md describes the tags of kinds 10001 and 10003; `posthouse keys rotate` writes them.",
+    ),
+    ErrorSpec(
+        "key_rotated",
+        403,
+        "the key {node} was replaced by {successor}",
+        "Use the new key; the old one only opens mail that was sealed for it.",
+        exit=Exit.IDENTITY,
+    ),
+    ErrorSpec(
+        "key_revoked",
+        403,
+        "an admin of the relay has revoked the key {node}",
+        "Make a new key with `posthouse keys new`, and ask an admin to replace the revoked one by it.",
+        exit=Exit.IDENTITY,
+    ),
+    ErrorSpec(
+        "key_not_approved",
+        403,
+        "the new key {node} waits for the approval of an admin of the mesh {mesh!r}",
+        "Ask an admin to run `posthouse mesh rotations {mesh} --approve {node}`; messages wait until then.",
+    ),
+    ErrorSpec(
+        "rotation_not_waiting",
+        404,
+        "no key of {node} waits for approval in the mesh {mesh!r}",
+        "List those that wait with `posthouse mesh rotations {mesh}`.",
+    ),
+    ErrorSpec(
+        "already_rotated",
+        409,
+        "the key {node} has another successor already: {successor}",
+        "The first rotation counts. If it was not yours, ask an admin of the relay to revoke {successor}.",
+        exit=Exit.IDENTITY,
+    ),
+    ErrorSpec(
+        "successor_in_use",
+        409,
+        "the key {successor} cannot be a successor: {reason}",
+        "Make a new key for it; `posthouse keys rotate` does.",
+        exit=Exit.IDENTITY,
+    ),
+    ErrorSpec(
+        "key_unknown",
+        404,
+        "this relay does not know the key {node}",
+        "Check the node id; only a key that is a member, or that has sent or received messages, can be changed.",
+    ),
+    ErrorSpec(
+        "recovery_refused",
+        403,
+        "{signer} is not the recovery key of {node}",
+        "A key names its recovery key in advance with `posthouse keys recovery`; else ask an admin of the relay.",
+        exit=Exit.IDENTITY,
     ),
 )

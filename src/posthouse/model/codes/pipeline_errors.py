@@ -72,6 +72,12 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         exit=Exit.BROKEN,
     ),
     transient(
+        "source_behind",
+        503,
+        "{url} is a standby that lags behind the lake: {reason}",
+        "Nothing was copied. Run it again when the standby has caught up; `posthouse pipeline run --every` does so.",
+    ),
+    transient(
         "lake_busy",
         409,
         "another run is using the lake {path}",

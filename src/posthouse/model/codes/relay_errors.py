@@ -47,6 +47,78 @@ _DELIVERIES: tuple[ErrorSpec, ...] = (
     ),
 )
 
+_REQUESTS: tuple[ErrorSpec, ...] = (
+    ErrorSpec(
+        "request_malformed",
+        400,
+        "the message is not a request: {reason}",
+        "A request is a message whose meta has `request` (now or queue) and `valid_until`, its deadline.",
+    ),
+    transient(
+        "no_responder",
+        503,
+        "no responder is connected for {subject}: {reason}",
+        "Retry when it is online, or let the request wait for it in the queue.",
+    ),
+    transient(
+        "responder_busy",
+        503,
+        "{subject} is busy: {reason}",
+        "Retry later.",
+    ),
+    transient(
+        "open_requests_exceeded",
+        429,
+        "{count} requests wait for answers already",
+        "Retry when some of them have ended; the limit is per node and for the whole relay.",
+    ),
+)
+
+_WEBHOOKS: tuple[ErrorSpec, ...] = (
+    ErrorSpec(
+        "webhook_url_invalid",
+        400,
+        "{url!r} cannot be the URL of a webhook: {reason}",
+        "Give https://HOST/PATH without a user name; for e-mail mailto:person@example.org.",
+    ),
+    ErrorSpec(
+        "webhook_address_refused",
+        403,
+        "{url!r} cannot be the URL of a webhook: {reason}",
+        "Webhooks go to public addresses over https; the relay's operator lists others in relay.webhook_networks.",
+    ),
+    ErrorSpec(
+        "webhook_email_unavailable",
+        409,
+        "this relay sends no e-mail",
+        "Its operator sets relay.smtp_url and relay.smtp_from; ntfy and slack need no setting.",
+    ),
+    ErrorSpec(
+        "webhook_networks_invalid",
+        400,
+        "relay.webhook_networks is invalid: {reason}",
+        "Give addresses or networks separated by commas, such as 10.0.0.0/8, ::1.",
+    ),
+    ErrorSpec(
+        "webhook_unknown",
+        404,
+        "there is no webhook {id!r} that you may manage",
+        "`posthouse webhook ls` lists the webhooks of a mesh.",
+    ),
+    ErrorSpec(
+        "hook_unknown", 404, "no incoming hook has this token", "Check the URL that `posthouse webhook in` gave."
+    ),
+    ErrorSpec(
+        "hook_signature_invalid",
+        403,
+        "the header {header} does not sign this request",
+        "Enter the secret that `posthouse webhook in --github` gave at GitHub, and choose application/json.",
+    ),
+    transient(
+        "hook_rate_exceeded", 429, "this incoming hook gets too many requests", "Send fewer, or add a second hook."
+    ),
+)
+
 _LOCKS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "resource_invalid",
@@ -207,6 +279,30 @@ _ACCEPT: tuple[ErrorSpec, ...] = (
         "Retry after retry_after_s seconds.",
     ),
     ErrorSpec(
+        "event_deleted",
+        410,
+        "a deletion by its author names the event {id}",
+        "The author has taken it back; publish a new event if it is wanted after all.",
+    ),
+    ErrorSpec(
+        "deletion_mismatch",
+        409,
+        "the deletion cannot name the event {id}: {reason}",
+        "Sign one deletion for each mesh, and one with a p tag for each recipient of direct messages.",
+    ),
+    transient(
+        "mesh_full",
+        507,
+        "the mesh {mesh!r} has no room: it stores {events} events with {bytes} bytes",
+        "Delete events, or let an admin raise the limits; `posthouse mesh usage` shows both.",
+    ),
+    transient(
+        "mesh_rate_limited",
+        429,
+        "the members of the mesh {mesh!r} send more than {rate} {what} per second",
+        "Retry after retry_after_s seconds.",
+    ),
+    ErrorSpec(
         "pointer_unknown",
         404,
         "no event was written under the fence of {resource!r} in the mesh {mesh!r}",
@@ -240,6 +336,33 @@ _MESHES: tuple[ErrorSpec, ...] = (
         409,
         "{count} meshes exist, the limit",
         "Use an existing mesh; topics divide a mesh as finely as needed.",
+    ),
+    ErrorSpec(
+        "mesh_suspended", 403, "the relay has suspended the mesh {mesh!r}", "Ask an admin of the relay to resume it."
+    ),
+    ErrorSpec(
+        "mesh_deleted",
+        410,
+        "the mesh {mesh!r} was deleted",
+        "Create a mesh with another name: a deleted name stays taken.",
+    ),
+    ErrorSpec(
+        "mesh_needed",
+        409,
+        "the mesh {mesh!r} is part of the relay",
+        "Remove its members instead, or delete its events with `posthouse relay delete --mesh`.",
+    ),
+    ErrorSpec(
+        "mesh_limit_invalid",
+        400,
+        "the limit {name} is invalid: {reason}",
+        "`posthouse mesh limits --help` lists the limits.",
+    ),
+    ErrorSpec(
+        "mesh_limit_too_high",
+        403,
+        "the mesh {mesh!r} may have at most {most} for {name}, not {wanted}",
+        "Ask an admin of the relay to allow more.",
     ),
     ErrorSpec(
         "main_stays_closed",
@@ -322,4 +445,4 @@ _MESHES: tuple[ErrorSpec, ...] = (
     ),
 )
 
-RELAY: tuple[ErrorSpec, ...] = _IDEMPOTENCY + _DELIVERIES + _LOCKS + _ACCEPT + _MESHES
+RELAY: tuple[ErrorSpec, ...] = _IDEMPOTENCY + _DELIVERIES + _REQUESTS + _WEBHOOKS + _LOCKS + _ACCEPT + _MESHES

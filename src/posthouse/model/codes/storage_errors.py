@@ -41,11 +41,42 @@ STORAGE: tuple[ErrorSpec, ...] = (
         "the database {url} cannot be reached: {reason}",
         "Retry in a moment; the relay connects again by itself. If it persists, check the PostgreSQL server.",
     ),
+    transient(
+        "relay_behind",
+        503,
+        "this relay does not know the last commits of the other relays of its store",
+        "Ask another relay, or retry in a moment. If it persists, check the way from this relay to the database.",
+    ),
+    transient(
+        "leader_unknown",
+        503,
+        "no relay of this store leads now, or the leader cannot be reached",
+        "Retry in a moment: the relays choose a leader within seconds. Each relay needs the `relay.advertise` of the "
+        "others to be reachable.",
+    ),
+    transient(
+        "leader_lost",
+        503,
+        "the relay that decides about locks changed before it answered; the operation may have taken effect",
+        "Repeat it; an acquire with the same request id is granted once.",
+    ),
     fatal(
         "store_taken_over",
         500,
         "another relay has written to {url} while this one had lost its connection",
         "Run one relay on a database. This one has ended; start it again once the other one is stopped.",
+    ),
+    transient(
+        "store_timeline_old",
+        503,
+        "{url} is on timeline {timeline}, but the store has been on timeline {seen}: it is a former primary",
+        "Stop the former primary, or make it a standby of the new one; then the relay finds the right server.",
+    ),
+    fatal(
+        "store_failed_over",
+        500,
+        "{url} is on another server now ({server}), which may lack what this relay has acknowledged",
+        "Start the relay again: it begins a new epoch there, so that clients notice what is missing and send it again.",
     ),
     fatal(
         "store_failed",
@@ -110,11 +141,18 @@ STORAGE: tuple[ErrorSpec, ...] = (
         exit=Exit.BROKEN,
     ),
     ErrorSpec(
+        "store_not_compactable",
+        409,
+        "this store cannot give space back while the relay runs",
+        "An older SQLite store: stop the relay and run `posthouse relay compact --offline` once. PostgreSQL "
+        "reuses free space by itself, and VACUUM FULL gives it back.",
+    ),
+    ErrorSpec(
         "store_on_server",
         409,
         "the store of this relay is the database {url}, not a file",
-        "Use the tools of PostgreSQL: pg_dump or pg_basebackup to copy it, pg_restore to put it back, pg_amcheck to "
-        "check it.",
+        "Use the tools of PostgreSQL: REINDEX DATABASE writes its indexes again, VACUUM FULL gives space back, "
+        "pg_amcheck checks its pages.",
     ),
     ErrorSpec(
         "store_behind_pooler",
@@ -128,6 +166,22 @@ STORAGE: tuple[ErrorSpec, ...] = (
         409,
         "{path} is open in another process",
         "Stop the process that uses it, then run the command again.",
+    ),
+    ErrorSpec(
+        "store_moved",
+        500,
+        "{path} was moved to {target}",
+        "Start the relay there: `posthouse relay up --store URL` for a database, without --store for a file. If the "
+        "move was interrupted, run the same `posthouse relay migrate` again. To go on from this copy under a new "
+        "epoch: `posthouse relay restore --in-place`.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
+        "copy_differs",
+        500,
+        "the copy of the table {table} differs from its source: {copied} rows instead of {rows}, or other values",
+        "Nothing was changed; the relay can start where it was. Report this bug.",
+        exit=Exit.BROKEN,
     ),
     ErrorSpec(
         "store_half_restored",
@@ -156,6 +210,14 @@ STORAGE: tuple[ErrorSpec, ...] = (
         "the key {key} is missing, but {path} holds the store of a relay: clients would not trust it with a new key",
         "Put the key back from a backup. If it is lost, run `posthouse keys new --key-file {key}`; then every client "
         "has to trust the relay again.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
+        "relay_key_differs",
+        409,
+        "the relays of {url} have the key of {relay}, not that of {given}",
+        "Give every relay of a store the same key: copy key.json of the first one into the data directory of this one. "
+        "If that key is lost, stop all relays and start one with the new key and without relay.advertise.",
         exit=Exit.BROKEN,
     ),
     ErrorSpec(

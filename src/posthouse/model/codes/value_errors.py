@@ -115,7 +115,7 @@ _EVENTS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "event_sig_form",
         400,
-        "the signature is neither 128 lower-case hexadecimal digits nor an SSH signature armor",
+        "the signature is neither 128 lower-case hexadecimal digits nor an SSH signature armor nor a batch signature",
         "Sign the canonical bytes with Ed25519, or with `ssh-keygen -Y sign -n posthouse-event-v1`.",
     ),
     ErrorSpec(
@@ -129,6 +129,12 @@ _EVENTS: tuple[ErrorSpec, ...] = (
         400,
         "created_at_ns is {ahead_s} s ahead of the relay's clock, more than {limit_s} s",
         "Correct the clock of the sending machine.",
+    ),
+    ErrorSpec(
+        "too_old",
+        400,
+        "the event was created {days} days ago, more than {limit}",
+        "The relay no longer knows whether it had this event; sign a new one, or import a store with such events.",
     ),
     ErrorSpec(
         "event_expired",
@@ -145,7 +151,7 @@ _EVENTS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "kind_reserved",
         400,
-        "kind {kind} is reserved for {meaning}, which has no meaning yet",
+        "kind {kind} is reserved for {meaning}",
         "Choose another kind of the same range.",
     ),
     ErrorSpec(
@@ -207,6 +213,12 @@ _EVENTS: tuple[ErrorSpec, ...] = (
         400,
         "the receipt is malformed: {reason}",
         "A receipt has one p tag with the sender, and 1 to 50 e tags with id, read or rejected, and milliseconds.",
+    ),
+    ErrorSpec(
+        "deletion_malformed",
+        400,
+        "the deletion is malformed: {reason}",
+        "A deletion names events of its author by e tags (event ids) and a tags (coordinates).",
     ),
 )
 

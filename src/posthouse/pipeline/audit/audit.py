@@ -17,6 +17,7 @@ from posthouse.pipeline.audit.derived import check_derived
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.lineage import EpochRow
 from posthouse.pipeline.audit.seals import (
+    NO_ERASURES,
     RootEvent,
     audit_lake,
     check_rows,
@@ -32,6 +33,7 @@ from posthouse.pipeline.connector.data_source import register_source
 from posthouse.pipeline.connector.feeds import EVENTS, JOURNAL, Feed
 from posthouse.pipeline.connector.source_access import Access, read_history
 from posthouse.pipeline.epochs import History
+from posthouse.pipeline.lake.bronze_erasures import ErasedRows, digests_of_request
 from posthouse.pipeline.lake.merkle import BLOCK_ROWS, Seal
 from posthouse.pipeline.session.spark import run_in_workers
 from posthouse.pipeline.tables.bronze import COPIES, application_id
@@ -75,19 +77,42 @@ class Sources:
         }
         return Frames(list(epochs.values()), self._rows(JOURNAL, JOURNAL_COLUMNS), self._rows(EVENTS, EVENT_COLUMNS))
 
-    def compare(self, lake: Lake) -> Iterator[Finding]:
-        """Compare the journals that the sources still hold with the lake's seals; the content of events may expire."""
+    def compare(self, lake: Lake, erased: ErasedRows = NO_ERASURES) -> Iterator[Finding]:
+        """Compare the journals that the sources still hold with the lake's seals; the content of events may expire.
+
+        `erased` is what the lake has erased. A block of version 1 from which the store alone has erased records cannot
+        be compared; the next run seals it again.
+        """
         seals = [commit.seal for commit in lake.sealed_commits("bronze_journal") if self._is_held(commit.seal)]
         yield from self._missing_records(seals)
-        held = [block for seal in seals for block in self._held_blocks(seal)]
         rows = self._rows(JOURNAL, ("epoch", *JOURNAL.columns))
-        leaves = [tuple(row) for row in leaves_of_rows(rows, held, JOURNAL.columns).where("after >= 0").collect()]
-        for finding in check_seals(held, leaves, "store_altered", JOURNAL.name):
+        digests = self._erased_digests(rows)
+        kept = ErasedRows(digests, {}, erased.leaves)
+        held = [block for seal in seals for block in self._held_blocks(seal) if _is_comparable(block, kept)]
+        found = leaves_of_rows(rows, held, JOURNAL.columns, kept).where("after >= 0").collect()
+        for finding in check_seals(held, [tuple(row) for row in found], "store_altered", JOURNAL.name, kept):
             yield finding._replace(store=self._kind(finding.epoch))
 
+    def _erased_digests(self, rows: DataFrame) -> dict[str, dict[int, bytes]]:
+        """Return what the stores keep of erased records: epoch -> seq -> digest."""
+        from pyspark.sql import functions as f
+
+        if all(history.store == "relay" for _access, history in self._histories):
+            return {}  # its journal has no content
+        requests = rows.where((f.col("type") == "content.erased") & (f.col("ref") == JOURNAL.name))
+        found: dict[str, dict[int, bytes]] = {}
+        for epoch, body in requests.select("epoch", "body").collect():
+            found.setdefault(epoch, {}).update(digests_of_request(body))
+        return found
+
     def _missing_records(self, seals: Sequence[Seal]) -> Iterator[Finding]:
-        """Yield a finding for each source whose current epoch ends below its newest seal; restores begin new epochs."""
+        """Yield a finding for each source whose current epoch ends below its newest seal; restores begin new epochs.
+
+        A standby may end there, because it has not received the records yet.
+        """
         for _access, history in self._histories:
+            if history.is_standby:
+                continue
             sealed = max((seal.to for seal in seals if seal.epoch == history.epoch), default=0)
             if sealed > history.head:
                 detail = f"the lake committed the records up to {sealed}, the store ends at {history.head}"
@@ -103,7 +128,8 @@ class Sources:
             for position, each in enumerate(history.lineage)
         ]
         rows = self._rows(JOURNAL, ("epoch", *JOURNAL.columns))
-        for finding in check_rows(published, rows, held, "store_altered"):
+        erased = ErasedRows(self._erased_digests(rows))
+        for finding in check_rows(published, rows, held, "store_altered", erased):
             yield finding._replace(store=self._kind(finding.epoch))
 
     def _rows(self, feed: Feed, columns: Sequence[str]) -> DataFrame:
@@ -142,10 +168,17 @@ class Sources:
                 after = seal.after + number * BLOCK_ROWS
                 to = min(after + BLOCK_ROWS, seal.to)
                 if history.pruned_through <= after and to <= high:
-                    yield Seal(seal.epoch, seal.feed, after, to, 0, leaf, (leaf,))
+                    yield Seal(seal.epoch, seal.feed, after, to, 0, leaf, (leaf,), seal.version)
 
     def _kind(self, epoch: str) -> str:
         return next((h.store for _a, h in self._histories if any(each.epoch == epoch for each in h.lineage)), "store")
+
+
+def _is_comparable(block: Seal, erased: ErasedRows) -> bool:
+    """Return False for a block of version 1 from which the store has erased records."""
+    if erased.version(block, block.after) > 1:
+        return True
+    return not any(block.after < seq <= block.to for seq in erased.digests.get(block.epoch, ()))
 
 
 MAX_FINDINGS = 10_000  # findings a report keeps; it counts all
@@ -203,7 +236,7 @@ def audit(
     """
     report = Report()
     for access in sources:
-        if not access.address.is_relay:
+        if access.address.is_file:
             report.add(check_store(Path(access.address.url)))
     if lake is None:
         current = Sources(spark, sources)
@@ -213,31 +246,36 @@ def audit(
         report.add(list(current.check_published(published)))
         _apply_rules(report, frames)
         return report
-    seals = audit_lake(spark, lake)
+    seals, erased = audit_lake(spark, lake, publishers, own_node)
     report.add(seals)
     if any(each.code == "lake_altered" and not each.seq for each in seals):
         return report
     frames = lake_frames(spark, lake)
     report.seals = sum(len(lake.sealed_commits(table)) for table in COPIES)
-    report.add(_check_lake_roots(spark, lake, frames, publishers, own_node))
+    report.add(_check_lake_roots(spark, lake, frames, publishers, own_node, erased[JOURNAL.name]))
     if is_derived:
         findings, report.derived = check_derived(spark, lake)
         report.add(findings)
     if sources:
-        report.add(list(Sources(spark, sources).compare(lake)))
+        report.add(list(Sources(spark, sources).compare(lake, erased[JOURNAL.name])))
     _apply_rules(report, frames)
     return report
 
 
 def _check_lake_roots(
-    spark: SparkSession, lake: Lake, frames: Frames, publishers: Collection[str] = (), own_node: str = ""
+    spark: SparkSession,
+    lake: Lake,
+    frames: Frames,
+    publishers: Collection[str] = (),
+    own_node: str = "",
+    erased: ErasedRows = NO_ERASURES,
 ) -> list[Finding]:
     seals = [commit.seal for table in COPIES for commit in lake.sealed_commits(table)]
     published, untrusted = split_publishers(read_published(frames.events), publishers, own_node)
     findings, others = check_sealed(published, seals)
     held = [(seal.epoch, seal.after, seal.to) for seal in seals if seal.feed == JOURNAL.name]
     rows = lake.rows(spark, "bronze_journal", ("epoch", *JOURNAL.columns))
-    return untrusted + findings + list(check_rows(others, rows, held, "lake_altered"))
+    return untrusted + findings + list(check_rows(others, rows, held, "lake_altered", erased))
 
 
 def _apply_rules(report: Report, frames: Frames) -> None:

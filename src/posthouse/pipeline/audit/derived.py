@@ -1,37 +1,42 @@
 """Check derived tables: compute silver and gold from bronze again, in a scratch directory, and compare the rows.
 
 Seals cover bronze only; a changed row of silver or gold, or a defect of an incremental run, shows here. The scratch
-lake reads the bronze tables of the lake and writes its own tables to a private temporary directory, so the lake is not
-changed. The lake must be up to date with its bronze tables, or every new record would look like a difference.
+lake reads the bronze tables of the lake and writes its own tables to a private temporary directory, or on a cluster,
+whose workers do not see that, to a directory below the lake. The tables of the lake do not change. The lake must be up
+to date with its bronze tables, or every new record would look like a difference.
 """
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from posthouse.model.errors import error
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.delta import Delta
+from posthouse.pipeline.lake.storage import SCRATCH, open_storage
 from posthouse.pipeline.run.copy_feeds import ignore_step
-from posthouse.pipeline.run.derive import Deriver
+from posthouse.pipeline.run.derive import SMALL_TABLE_ROWS, Deriver
+from posthouse.pipeline.session.spark import is_on_this_machine, scratch_directory, small_session
 from posthouse.pipeline.tables.bronze import COPIES, EPOCHS_TABLE, LOST
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Row, SparkSession
 
     from posthouse.pipeline.tables.declaration import Table
 
 _SHOWN = 20  # differences of a table that become findings of their own
+_SURPLUS = "surplus"  # how many times more often the lake has a row than bronze gives it
 
 
 class ScratchLake(Lake):
     """A lake with the bronze tables of another one."""
 
-    def __init__(self, path: Path, original: Lake) -> None:
-        super().__init__(path)
+    def __init__(self, location: str, original: Lake) -> None:
+        super().__init__(location)
         self._original = original
 
     def delta(self, name: str) -> Delta:
@@ -43,11 +48,23 @@ def check_derived(spark: SparkSession, lake: Lake) -> tuple[list[Finding], int]:
     from posthouse.pipeline.tables.catalog import TABLES
 
     _refuse_outdated(spark, lake)
-    with tempfile.TemporaryDirectory(prefix="posthouse-derived-") as folder:
-        scratch = ScratchLake(Path(folder), lake)
+    with _scratch_lake(spark, lake) as scratch:
         Deriver(spark, scratch, ignore_step).derive()
         findings = [finding for table in TABLES for finding in _compare(spark, lake, scratch, table)]
     return findings, len(TABLES)
+
+
+@contextmanager
+def _scratch_lake(spark: SparkSession, lake: Lake) -> Iterator[ScratchLake]:
+    if is_on_this_machine(spark):
+        place = open_storage(scratch_directory())
+    else:
+        place = lake.storage.child(f"{SCRATCH}{secrets.token_hex(8)}")
+    place.prepare()
+    try:
+        yield ScratchLake(place.uri, lake)
+    finally:
+        place.delete_all()
 
 
 def _refuse_outdated(spark: SparkSession, lake: Lake) -> None:
@@ -56,21 +73,22 @@ def _refuse_outdated(spark: SparkSession, lake: Lake) -> None:
 
 
 def _compare(spark: SparkSession, lake: Lake, scratch: Lake, table: Table) -> list[Finding]:
+    """Return findings for the rows that one of the lakes holds more often than the other."""
+    from pyspark.sql import functions as f
+
     columns = [field.name for field in table.schema.fields if field.name != LOST]
-    stored = lake.rows(spark, table.name, columns)
-    expected = scratch.rows(spark, table.name, columns)
-    return [
-        *_findings(table, stored.exceptAll(expected), "bronze does not give the row"),
-        *_findings(table, expected.exceptAll(stored), "the table lacks the row"),
-    ]
+    count = sum(file.rows for each in (lake, scratch) for file in each.delta(table.name).files())
+    session = spark if count > SMALL_TABLE_ROWS else small_session(spark)
+    stored = lake.rows(session, table.name, columns).withColumn(_SURPLUS, f.lit(1))
+    expected = scratch.rows(session, table.name, columns).withColumn(_SURPLUS, f.lit(-1))
+    counted = stored.unionByName(expected).groupBy(*columns).agg(f.sum(_SURPLUS).alias(_SURPLUS))
+    differing = counted.where(f.col(_SURPLUS) != 0).limit(_SHOWN).collect()
+    return [_finding(table, row) for row in differing]
 
 
-def _findings(table: Table, rows: DataFrame, words: str) -> list[Finding]:
-    return [_finding(table, row, words) for row in rows.limit(_SHOWN).collect()]
-
-
-def _finding(table: Table, row: Row, words: str) -> Finding:
+def _finding(table: Table, row: Row) -> Finding:
     values = row.asDict()
+    words = "bronze does not give the row" if values.pop(_SURPLUS) > 0 else "the table lacks the row"
     shown = ", ".join(f"{name}={value}" for name, value in values.items() if value is not None)
     ref = " ".join(str(values[name]) for name in table.keys if values.get(name) is not None)
     return Finding("derived_differs", "lake", str(values.get("epoch") or ""), ref, 0, f"{table.name}: {words} {shown}")

@@ -1,12 +1,18 @@
-"""A finding: a contradiction in a history, with its location.
+"""A finding: a contradiction in a history, with its location; and what the newest audit of a lake found.
 
 Codes are stable. CODES defines the meaning of each; the audit summary and docs/how-to/pipeline-audit.md show it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
+
+import msgspec
+
+from posthouse.files import private_dir, write_atomic
 
 #: Code -> meaning.
 CODES = MappingProxyType(
@@ -54,6 +60,7 @@ CODES = MappingProxyType(
         "store_lacks_records": "a store no longer has records that the lake committed",
         "lake_lacks_rows": "the lake holds fewer rows than its commits declare",
         "derived_differs": "a table above bronze is not what bronze gives",
+        "erasure_untrusted": "rows of the lake were erased by a node that is not a trusted publisher",
         "root_untrusted": "a root was published by a node that is not a trusted publisher",
         "store_damaged": "a store violates its own rules; see `posthouse relay check`",
     }
@@ -75,3 +82,36 @@ class Finding(NamedTuple):
 
 #: The columns of Finding, for Spark.
 SCHEMA = "code string, store string, epoch string, ref string, seq bigint, detail string"
+
+LAST_AUDIT = "last_audit.json"
+KEPT_FINDINGS = 20
+
+
+class LastAudit(msgspec.Struct, frozen=True):
+    """What the newest audit of a lake found: a file beside the lake, for programs that show it without Spark."""
+
+    at_ns: int
+    records: int
+    events: int
+    #: findings by code
+    counts: Mapping[str, int]
+    #: the first findings, at most KEPT_FINDINGS
+    findings: Sequence[Finding]
+
+    @property
+    def total(self) -> int:
+        """The number of all findings."""
+        return sum(self.counts.values())
+
+
+def save_last_audit(lake_directory: Path, result: LastAudit) -> None:
+    """Keep the result of an audit that has just ended."""
+    write_atomic(private_dir(lake_directory) / LAST_AUDIT, msgspec.json.encode(result))
+
+
+def read_last_audit(lake_directory: Path) -> LastAudit | None:
+    """Return the result of the newest audit; None if there was none, or its file is not one of this version."""
+    try:
+        return msgspec.json.decode((lake_directory / LAST_AUDIT).read_bytes(), type=LastAudit)
+    except (OSError, msgspec.MsgspecError):
+        return None

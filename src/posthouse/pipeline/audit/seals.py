@@ -4,7 +4,8 @@ Leaves show which block of 4,096 seqs was altered. Every sealed row must exist, 
 relay and its readers hold the published roots, so an attacker who rewrites rows together with their seals is still
 detected. A published root applies to the rows of its range, regardless of how the lake has split them since; if the
 range is no longer complete, the root is not checked. The content of events may expire, so a root over events is
-compared only with the seal of the same range.
+compared only with the seal of the same range. Erased rows count by the digests that signed erasure records keep; a
+record that no trusted node signed, or that does not continue the leaf of its block, counts for nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import msgspec
 
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import LAKE_ROOT
+from posthouse.model.merkle_tree import root
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.lineage import ALL
 from posthouse.pipeline.connector.feeds import JOURNAL
+from posthouse.pipeline.lake.bronze_erasures import ErasedRows, ErasureTable, SignedErasure
 from posthouse.pipeline.lake.bronze_seals import SealTable
-from posthouse.pipeline.lake.merkle import BLOCK_ROWS, Seal, blocks, canonical_lines, leaf, root
+from posthouse.pipeline.lake.merkle import BLOCK_ROWS, EMPTY_LEAF, VERSION, Seal, block_after, blocks, leaf
 from posthouse.pipeline.tables.bronze import COPIES
 
 if TYPE_CHECKING:
@@ -31,12 +34,17 @@ if TYPE_CHECKING:
     from posthouse.pipeline.lake import Lake
 
 
+NO_ERASURES = ErasedRows()
 LEAVES = "epoch string, after bigint, rows bigint, leaf string"
 _Batches = Iterator["pa.RecordBatch"]
 
 
 def check_seals(
-    seals: Sequence[Seal], leaves: Iterable[tuple[str, int, int, str]], code: str, feed: str
+    seals: Sequence[Seal],
+    leaves: Iterable[tuple[str, int, int, str]],
+    code: str,
+    feed: str,
+    erased: ErasedRows = NO_ERASURES,
 ) -> Iterator[Finding]:
     """Compare seals with the leaves of existing rows, each (epoch, after, rows, leaf)."""
     found = {(epoch, after): (rows, digest) for epoch, after, rows, digest in leaves}
@@ -44,11 +52,11 @@ def check_seals(
         if root([bytes.fromhex(each) for each in seal.leaves]).hex() != seal.root:
             yield _seal_finding(code, feed, seal, seal.after, "the leaves of the seal do not hash to its root")
         rows = 0
-        for number, sealed in enumerate(seal.leaves):
+        for number in range(len(seal.leaves)):
             after = seal.after + number * BLOCK_ROWS
-            count, digest = found.pop((seal.epoch, after), (0, leaf(b"").hex()))
+            count, digest = found.pop((seal.epoch, after), (0, EMPTY_LEAF))
             rows += count
-            if digest != sealed:
+            if digest != erased.leaf(seal, after):
                 last = min(after + BLOCK_ROWS, seal.to)
                 detail = f"the {count} rows in {after + 1}..{last} differ from the sealed rows"
                 yield _seal_finding(code, feed, seal, after, detail)
@@ -64,31 +72,74 @@ def _seal_finding(code: str, feed: str, seal: Seal, after: int, detail: str) -> 
     return Finding(code, "lake", seal.epoch, feed, after + 1, f"{feed}: {detail}")
 
 
-def audit_lake(spark: Any, lake: Lake) -> list[Finding]:
-    """Recompute every seal of the lake."""
+def check_erasures(
+    records: Sequence[SignedErasure], seals: Sequence[Seal], feed: str, trusted: Collection[str], own: str = ""
+) -> tuple[ErasedRows, list[Finding]]:
+    """Return what the records of trusted nodes leave of a feed, and a finding for each record that counts for nothing.
+
+    `own` is this node; without any trusted node the records of all nodes count.
+    """
+    sealed = {(seal.epoch, after): seal for seal in seals for after in range(seal.after, seal.to, BLOCK_ROWS)}
+    accepted = {*trusted, own} if trusted or any(each.node == own for each in records) else None
+    erased, findings = ErasedRows(), []
+    for each in records:
+        record = each.erasure
+        if record.feed != feed:
+            continue
+        seal = sealed.get((record.epoch, record.after))
+        if accepted is not None and each.node not in accepted:
+            fault = "erasure_untrusted", f"{each.node}, no trusted publisher, erased {len(record.seqs)} rows"
+        elif not each.is_authentic():
+            fault = "lake_altered", f"the signature of {each.node} under an erasure is wrong"
+        elif seal is None or not erased.is_continued_by(record, seal):
+            fault = "lake_altered", "an erasure does not continue the seal of its block"
+        else:
+            erased.add(record)
+            continue
+        code, detail = fault
+        findings.append(Finding(code, "lake", record.epoch, feed, record.after + 1, f"{feed}: {detail}"))
+    return erased, findings
+
+
+def audit_lake(
+    spark: Any, lake: Lake, publishers: Collection[str] = (), own_node: str = ""
+) -> tuple[list[Finding], dict[str, ErasedRows]]:
+    """Recompute every seal of the lake; return the findings, and what erasures left of each feed."""
     findings: list[Finding] = []
+    erased: dict[str, ErasedRows] = {}
+    records = ErasureTable(lake.storage).read()
     for table, feed in COPIES.items():
         try:
             seals = [commit.seal for commit in lake.sealed_commits(table)]
+            erased[feed.name], found = check_erasures(records, seals, feed.name, publishers, own_node)
+            findings += found
             rows = lake.rows(spark, table, ("epoch", *feed.columns))
-            leaves = [tuple(row) for row in leaves_of_rows(rows, seals, feed.columns).collect()]
+            leaves = [tuple(row) for row in leaves_of_rows(rows, seals, feed.columns, erased[feed.name]).collect()]
         except PosthouseError as failure:
             if failure.code != "lake_damaged":
                 raise
             findings.append(Finding("lake_altered", "lake", "", table, 0, str(failure)))
             continue
-        findings += check_seals(seals, leaves, "lake_altered", feed.name)
+        findings += check_seals(seals, leaves, "lake_altered", feed.name, erased[feed.name])
         for seal in SealTable(lake.storage).contradictions(table):
             detail = "the seal differs from the one that its commit carries"
             findings.append(_seal_finding("lake_altered", feed.name, seal, seal.after, detail))
-    return findings
+    return findings, erased
 
 
-def leaves_of_rows(rows: DataFrame, seals: Sequence[Seal], columns: Sequence[str]) -> DataFrame:
+def leaves_of_rows(
+    rows: DataFrame, seals: Sequence[Seal], columns: Sequence[str], erased: ErasedRows = NO_ERASURES
+) -> DataFrame:
     """Return the leaf of every block that has rows; rows outside every seal form one block with after = -1."""
     from pyspark.sql.types import LongType, StructField, StructType
 
     names = tuple(columns)
+    old = {
+        (seal.epoch, after)
+        for seal in seals
+        for after in range(seal.after, seal.to, BLOCK_ROWS)
+        if erased.version(seal, after) == 1
+    }
 
     def add_block(batches: _Batches) -> _Batches:
         from posthouse.pipeline.audit.seals import add_block_column
@@ -98,7 +149,7 @@ def leaves_of_rows(rows: DataFrame, seals: Sequence[Seal], columns: Sequence[str
     def hash_blocks(batches: _Batches) -> _Batches:
         from posthouse.pipeline.audit.seals import leaf_batches
 
-        return leaf_batches(names, batches)
+        return leaf_batches(names, batches, old, erased)
 
     chosen = rows.select("epoch", *names)
     schema = StructType([StructField("after", LongType()), *chosen.schema.fields])
@@ -124,23 +175,24 @@ def _block_start(ranges: Sequence[tuple[int, int]], seq: int) -> int:
     index = bisect_right(ranges, (seq - 1, ALL)) - 1
     if index < 0 or seq > ranges[index][1]:
         return -1
-    after = ranges[index][0]
-    return after + (seq - after - 1) // BLOCK_ROWS * BLOCK_ROWS
+    return block_after(ranges[index][0], seq)
 
 
-def leaf_batches(columns: tuple[str, ...], batches: _Batches) -> _Batches:
-    """Return the leaf of each block of sorted rows."""
+def leaf_batches(
+    columns: tuple[str, ...], batches: _Batches, old: Collection[tuple[str, int]], erased: ErasedRows
+) -> _Batches:
+    """Return the leaf of each block of sorted rows; `old` has the blocks of version 1, by epoch and start."""
     import pyarrow as pa
 
-    leaves = [(epoch, after, len(table), _digest(table, columns)) for (epoch, after), table in _blocks(batches)]
+    leaves = []
+    for (epoch, after), table in _blocks(batches):
+        rows = table.select(list(columns))
+        digest = leaf(rows, 1 if (epoch, after) in old else VERSION, erased.kept(epoch, rows))
+        leaves.append((epoch, after, len(table), digest.hex()))
     if leaves:
         kinds = (pa.string(), pa.int64(), pa.int64(), pa.string())
         arrays = [pa.array(values, kind) for values, kind in zip(zip(*leaves, strict=True), kinds, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=["epoch", "after", "rows", "leaf"])
-
-
-def _digest(table: pa.Table, columns: tuple[str, ...]) -> str:
-    return leaf(canonical_lines(table.select(list(columns)))).hex()
 
 
 def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[tuple[str, int], pa.Table]]:
@@ -176,6 +228,7 @@ class PublishedRoot(msgspec.Struct):
     after: int
     to: int
     root: str
+    version: int = 1
 
 
 class RootEvent(NamedTuple):
@@ -251,19 +304,34 @@ def check_sealed(published: Iterable[RootEvent], seals: Iterable[Seal]) -> tuple
 
 
 def check_rows(
-    published: Iterable[RootEvent], rows: DataFrame, held: Iterable[tuple[str, int, int]], code: str
+    published: Iterable[RootEvent],
+    rows: DataFrame,
+    held: Iterable[tuple[str, int, int]],
+    code: str,
+    erased: ErasedRows = NO_ERASURES,
 ) -> Iterator[Finding]:
-    """Recompute published roots over the journal from rows; `held` lists the complete ranges (epoch, after, to]."""
+    """Recompute published roots over the journal from rows; `held` lists the complete ranges (epoch, after, to].
+
+    A root of version 1 over rows of which one was erased cannot be recomputed.
+    """
     ranges = sorted(set(held))
     checked = [each for each in published if each.content.feed == JOURNAL.name and _is_held(each.content, ranges)]
-    for layer in _layers(checked):
-        seals = [Seal(epoch, JOURNAL.name, after, to, 0, "", ()) for epoch, _, after, to in (e.range for e in layer)]
-        computed = leaves_of_rows(rows, seals, JOURNAL.columns).where("after >= 0").collect()
+    digests = ErasedRows(erased.digests)  # the seals of the lake say nothing about ranges of other lakes
+    for layer in _layers(each for each in checked if each.content.version > 1 or not _lost_rows(each.content, erased)):
+        seals = [
+            Seal(each.epoch, JOURNAL.name, each.after, each.to, 0, "", (), each.version)
+            for each in (event.content for event in layer)
+        ]
+        computed = leaves_of_rows(rows, seals, JOURNAL.columns, digests).where("after >= 0").collect()
         leaves = {(row[0], row[1]): row[3] for row in computed}
         for each in layer:
             now = _computed_root(each.content, leaves)
             if now != each.content.root:
                 yield _root_finding(code, each, f"its rows hash to {now}")
+
+
+def _lost_rows(content: PublishedRoot, erased: ErasedRows) -> bool:
+    return any(content.after < seq <= content.to for seq in erased.digests.get(content.epoch, ()))
 
 
 def _is_held(content: PublishedRoot, ranges: Sequence[tuple[str, int, int]]) -> bool:
@@ -289,8 +357,7 @@ def _layers(published: Iterable[RootEvent]) -> list[list[RootEvent]]:
 
 
 def _computed_root(content: PublishedRoot, leaves: dict[tuple[str, int], str]) -> str:
-    empty = leaf(b"").hex()
-    found = [leaves.get((content.epoch, block.after), empty) for block in blocks(content.after, content.to)]
+    found = [leaves.get((content.epoch, block.after), EMPTY_LEAF) for block in blocks(content.after, content.to)]
     return root([bytes.fromhex(each) for each in found]).hex()
 
 

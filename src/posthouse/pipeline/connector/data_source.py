@@ -35,7 +35,7 @@ from posthouse.model.limits import MIB
 from posthouse.pipeline.connector.feeds import Condition, Feed, bounds, condition_of
 from posthouse.pipeline.connector.sink_rows import SinkOptions, SinkRow, check_columns, join_rows, read_row
 from posthouse.pipeline.connector.source_access import Access, check_planned, find_feed, parse_source, read_history
-from posthouse.pipeline.connector.stores import FileStore
+from posthouse.pipeline.connector.stores import RelayStore
 from posthouse.pipeline.epochs import History, Segment
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class ReadPlan:
 
         stored = tuple(name for name in self.columns if name != EPOCH)
         with self.access.open() as store:
-            if isinstance(store, FileStore):
+            if not isinstance(store, RelayStore):
                 check_planned(self.access, store.history(), segment)
                 tables = store.read(self.feed, segment.after, segment.to, stored or ("seq",), conditions)
             else:

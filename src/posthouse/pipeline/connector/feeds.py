@@ -5,13 +5,14 @@
     deliveries, locks           records of these areas, of a relay
     bus, outbox, inbox          records of these areas, of the store of the same name
 Every feed has seq, at_ns, type and mesh. Filters on these are pushed down as SQL conditions, but only if SQL has
-exactly Spark's semantics. A filter on seq also bounds the planned range. Workers, driver and command line import this
-module, so it imports nothing heavy.
+exactly Spark's semantics. A filter on seq also bounds the planned range. A store's file and a database are read by the
+same statements, whose placeholders are `?`. Workers, driver and command line import this module, so it imports nothing
+heavy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,9 @@ FEEDS: dict[str, Feed] = {
         Feed("inbox", "feed_journal_v1", _RECORD, ("inbox",), "inbox.*"),
     )
 }
+#: The epochs of a store's journal, oldest first, as values of an Ancestor.
+SELECT_EPOCHS = "SELECT epoch, parent_epoch, fork_seq, started_at_ns FROM epochs ORDER BY number"
+RANGE_ROWS = 16_384  # about 5 MB and 30 ms: short for the store, long enough to be fast
 COLUMNS = {"seq": int, "at_ns": int, "type": str, "mesh": str}
 _MAX_VALUES = 500  # in an IN: SQLite allows more, but a query plan should stay readable
 
@@ -87,6 +91,27 @@ class Condition:
     operator: str
     text: str
     values: tuple[Any, ...] = ()
+
+
+def read_ranges(
+    run: Callable[[str, Sequence[Any]], pa.Table],
+    feed: Feed,
+    after: int,
+    to: int,
+    columns: Sequence[str] | None = None,
+    conditions: Collection[Condition] = (),
+) -> Iterator[pa.Table]:
+    """Yield the rows (after, to] of a feed in seq order, RANGE_ROWS at a time; `run` executes a statement."""
+    schema = feed.schema(columns)
+    only_feed = () if feed.glob is None else (Condition("type", "glob", "type GLOB ?", (feed.glob,)),)
+    narrowing = (*only_feed, *conditions)
+    where = " AND ".join(("seq > ?", "seq <= ?", *(each.text for each in narrowing)))
+    text = f"SELECT {', '.join(schema.names)} FROM {feed.view} WHERE {where} ORDER BY seq"
+    values = [value for each in narrowing for value in each.values]
+    for low in range(after, to, RANGE_ROWS):
+        found = run(text, (low, min(low + RANGE_ROWS, to), *values))
+        # SQLite gives no type to a column that holds only NULLs.
+        yield found if found.schema == schema else found.cast(schema)
 
 
 def condition_of(given: Filter) -> Condition | None:

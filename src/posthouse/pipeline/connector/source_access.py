@@ -1,4 +1,4 @@
-"""Addresses of sources, and how a worker opens one: a file directly, a relay with a token.
+"""Addresses of sources, and how a worker opens one: a file or a database directly, a relay with a token.
 
 A directory stands for the stores in it and below it. The driver has the key and requests the token; an Access is
 sent to workers and holds the token but never a key. A token is valid for an hour; a run requests a new one when it
@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.pipeline.connector.feeds import FEEDS, STORES, Feed
+from posthouse.pipeline.connector.server_store import SCHEMES as SERVER_SCHEMES
+from posthouse.pipeline.connector.server_store import ServerStore, parse_server
 from posthouse.pipeline.connector.stores import FileStore, RelayStore
 from posthouse.pipeline.epochs import History, Segment
 
@@ -35,9 +37,15 @@ _PORTS = {"http": 80, "https": 443}
 class Address:
     """One source."""
 
-    #: The form that the lake stores: an absolute path, or the origin of a relay.
+    #: The form that the lake stores: an absolute path, the origin of a relay, or the URL of a database.
     url: str
-    is_relay: bool
+    is_relay: bool = False
+    #: whether it is a relay's store in PostgreSQL
+    is_server: bool = False
+
+    @property
+    def is_file(self) -> bool:
+        return not self.is_relay and not self.is_server
 
 
 def parse_source(text: str) -> Address:
@@ -60,15 +68,17 @@ def parse_sources(texts: Iterable[str]) -> tuple[Address, ...]:
 def _sources_of(text: str) -> list[Address]:
     if text.partition("://")[0] in _SCHEMES:
         return [Address(_origin(text), is_relay=True)]
+    if text.partition("://")[0] in SERVER_SCHEMES:
+        return [Address(parse_server(text), is_server=True)]
     path = Path(text.removeprefix("file://")).expanduser().absolute()
     if path.is_dir():
         found = _stores_below(path)
         if not found:
             raise error("source_invalid", url=text, reason="no store is in this directory or below it")
-        return [Address(str(each), is_relay=False) for each in found]
+        return [Address(str(each)) for each in found]
     if not path.is_file():
         raise error("source_invalid", url=text, reason="there is no such file")
-    return [Address(str(path), is_relay=False)]
+    return [Address(str(path))]
 
 
 def _stores_below(directory: Path) -> list[Path]:
@@ -108,7 +118,7 @@ class Access:
     def address(self) -> Address:
         return parse_source(self.url)
 
-    def open(self) -> FileStore | RelayStore:
+    def open(self) -> FileStore | RelayStore | ServerStore:
         """Return the source as a context manager; source_not_shared if this machine does not have the file.
 
         The driver has parsed the address, so the file exists where the command runs.
@@ -117,7 +127,9 @@ class Access:
             address = self.address
         except PosthouseError as failure:
             raise not_shared(self.url, "the file does not exist there") from failure
-        if not address.is_relay:
+        if address.is_server:
+            return ServerStore(address.url)
+        if address.is_file:
             return FileStore(Path(address.url))
         if not self.token:
             raise error("source_invalid", url=self.url, reason="reading a relay requires a token")
@@ -168,19 +180,10 @@ def access_with_key(url: str, key: NodeKey, options: ClientOptions | None = None
 
 
 async def _get_token(origin: str, key: NodeKey, options: ClientOptions) -> str:
-    from posthouse.client import Pins, parse_relay_url
-    from posthouse.client.transport import Requests, Transport
-    from posthouse.client.trust.signing import Signer
-    from posthouse.model.clock import system_clock
+    from posthouse.client import Client
 
-    url = parse_relay_url(origin, allow_plain=options.allow_plain)
-    pins = Pins.of_home()
-    transport = Transport(url, options)
-    try:
-        requests = Requests(transport, Signer(key, system_clock()), lambda relay: pins.check_relay(url.origin, relay))
-        return await requests.token()
-    finally:
-        await transport.close()
+    async with Client(origin, key, options=options) as client:
+        return await client.token()
 
 
 def _text(path: Path | None) -> str | None:

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from posthouse.journal.cursor import Cursor
 from posthouse.model.errors import PosthouseError, error, error_from_problem
-from posthouse.pipeline.connector.feeds import JOURNAL, STORES, Feed
+from posthouse.pipeline.connector.feeds import JOURNAL, RANGE_ROWS, SELECT_EPOCHS, STORES, Feed, read_ranges
 from posthouse.pipeline.epochs import Ancestor, History, lineage_of
 from posthouse.sqlite.store_lock import refuse_half_restored
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 _BUSY_MS = 5_000  # SQLite locks a store briefly when its last connection closes, and on recovery after a crash
-RANGE_ROWS = 16_384  # about 5 MB and 30 ms: short for the store, long enough to be fast
 APPLICATION_ID = 0x706F7374  # the application_id that posthouse.sqlite writes to its files
+COPY_NAME = "follower.db"  # the name that posthouse.relay.store gives to the copy of a relay that it follows
 #: Component that the feeds read -> folder of its migrations. The folders are not imported: their packages load apsw.
 MIGRATIONS = {
     "journal": "journal",
@@ -89,17 +89,15 @@ class FileStore:
 
     def _history(self) -> History:
         kind = self._kind()
-        epochs = [
-            Ancestor(row["epoch"], row["parent_epoch"], row["fork_seq"], row["started_at_ns"])
-            for row in self._rows("SELECT epoch, parent_epoch, fork_seq, started_at_ns FROM epochs ORDER BY number")
-        ]
+        epochs = [Ancestor(*row.values()) for row in self._rows(SELECT_EPOCHS)]
         if not epochs:
             raise error("source_damaged", url=str(self.path), reason="it has no epoch")
         (state,) = self._rows(
             "SELECT pruned_through, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'journal'), 0) AS head"
             " FROM journal_state"
         )
-        return History(kind, lineage_of(epochs), state["pruned_through"], state["head"])
+        is_standby = self.path.name == COPY_NAME
+        return History(kind, lineage_of(epochs), state["pruned_through"], state["head"], is_standby)
 
     def read(
         self,
@@ -109,15 +107,8 @@ class FileStore:
         columns: Sequence[str] | None = None,
         conditions: Collection[Condition] = (),
     ) -> Iterator[pa.Table]:
-        """Yield the rows (after, to] of a feed in seq order, RANGE_ROWS at a time."""
-        chosen = tuple(columns or feed.columns)
-        schema = feed.schema(chosen)
-        where, values = _where(feed, conditions)
-        text = f"SELECT {', '.join(chosen)} FROM {feed.view} WHERE seq > ? AND seq <= ?{where} ORDER BY seq"
-        for low in range(after, to, RANGE_ROWS):
-            found = self._table(text, (low, min(low + RANGE_ROWS, to), *values))
-            # A column that holds only NULLs has no type.
-            yield found.cast(schema) if found.schema != schema else found
+        """Yield the rows (after, to] of a feed in seq order, a range at a time."""
+        return read_ranges(self._table, feed, after, to, columns, conditions)
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
@@ -162,18 +153,6 @@ class FileStore:
 
     def _damaged(self, failure: Exception) -> Exception:
         return error("source_damaged", url=str(self.path), reason=str(failure).strip().partition("\n")[0])
-
-
-def _where(feed: Feed, conditions: Collection[Condition]) -> tuple[str, list[Any]]:
-    parts: list[str] = []
-    values: list[Any] = []
-    if feed.glob is not None:
-        parts.append("type GLOB ?")
-        values.append(feed.glob)
-    for each in conditions:
-        parts.append(each.text)
-        values.extend(each.values)
-    return "".join(f" AND {part}" for part in parts), values
 
 
 PAGE_ROWS = 10_000  # the relay's maximum per response

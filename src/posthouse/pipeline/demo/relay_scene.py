@@ -15,7 +15,7 @@ from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock
 from posthouse.model.event import PROFILE
 from posthouse.model.limits import DAY_S
-from posthouse.model.node import DEFAULT_MESH
+from posthouse.model.node import DEFAULT_MESH, Role
 from posthouse.model.rate import Rate
 from posthouse.pipeline.demo.cast import Agent, Timeline, moments
 from posthouse.pipeline.demo.relay_messages import MessageTraffic, Presence
@@ -24,7 +24,6 @@ from posthouse.relay.messages.settings import DeliverySettings
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.wire.delivery_rows import PARKED
 from posthouse.relay.wire.lock_operations import Acquire, Granted, LockAnswer, Release, Renew
-from posthouse.relay.wire.mesh_rows import Role
 
 _REQUEUED = 0.6  # of parked deliveries; the rest is purged
 

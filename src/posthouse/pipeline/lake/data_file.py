@@ -8,18 +8,23 @@ see a file before a commit names it.
 from __future__ import annotations
 
 import json
+import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from posthouse.pipeline.lake.storage import Storage
+from posthouse.pipeline.tables.bronze import DAY
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE_ROWS = 100_000  # of a table that a run rewrites by key: small enough to rewrite, large enough to be few
 ROW_GROUP_ROWS = 16_384  # a lookup by key reads the row groups that hold the key
+MONTH_CHARS, YEAR_CHARS = len("2026-01"), len("2026")
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LONG_TEXTS = ("body", "event")
 _TEXT_BOUND_CHARS = 64  # longer texts (bodies, events) get no bounds: no reader searches them by range
 
@@ -32,10 +37,22 @@ class DataFile:
     path: str
     size_bytes: int
     rows: int
-    partition: Mapping[str, str]
     min_values: Mapping[str, Any] = field(default_factory=dict)
     max_values: Mapping[str, Any] = field(default_factory=dict)
     null_counts: Mapping[str, int] = field(default_factory=dict)
+    #: Values that all rows share and the file does not hold; only of a table that an older posthouse wrote.
+    partition: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def days(self) -> tuple[str, str] | None:
+        """The first and the last UTC day of the rows; None if the table has no days."""
+        if DAY in self.partition:
+            return self.partition[DAY], self.partition[DAY]
+        return (self.min_values[DAY], self.max_values[DAY]) if DAY in self.min_values else None
+
+    def may_hold(self, day: str) -> bool:
+        """Return False if no row is of this day."""
+        return self.days is None or self.days[0] <= day <= self.days[1]
 
     def stats(self) -> str:
         """Return the statistics in Delta's JSON form."""
@@ -49,38 +66,104 @@ class DataFile:
         )
 
 
-def write_rows(table: Storage, rows: pa.Table, partition_by: Sequence[str] = ()) -> list[DataFile]:
+def write_rows(table: Storage, rows: pa.Table) -> list[DataFile]:
     """Write rows to new files of a table, at most FILE_ROWS each, and return the files; without rows there are none."""
-    import pyarrow.compute as pc
-
     table.prepare()
-    if not partition_by:
-        return _write_parts(table, "", rows)
-    (name,) = partition_by
-    ordered = rows.sort_by(name)
+    starts = range(0, rows.num_rows, FILE_ROWS)
+    return [_write_part(table, rows.slice(start, FILE_ROWS)) for start in starts]
+
+
+class Periods(NamedTuple):
+    """Which days share a file: none of this month and the one before, then those of a month, later those of a year."""
+
+    #: Days from this one on have files of their own.
+    first_day: str = ""
+    #: Earlier days from this one on are in files by month, all others in files by year.
+    first_of_months: str = ""
+
+    @classmethod
+    def before(cls, newest: str) -> Periods:
+        """Return the periods as seen from the newest day of a table; a wrong clock may have written any year."""
+        if not _DAY.fullmatch(newest):
+            return cls()
+        year, month = int(newest[:YEAR_CHARS]), int(newest[5:7])
+        month_before = f"{year:04}-{month - 1:02}" if month > 1 else f"{year - 1:04}-12"
+        return cls(f"{month_before}-01", f"{year - 1:04}-01-01")
+
+    def of(self, day: str) -> str:
+        """Return the period of a day."""
+        if day >= self.first_day:
+            return day
+        return day[:MONTH_CHARS] if day >= self.first_of_months else day[:YEAR_CHARS]
+
+
+def write_periods(table: Storage, rows: pa.Table) -> list[DataFile]:
+    """Write rows to new files of a table, each with rows of one period before the newest day among them."""
+    ordered = rows.sort_by(DAY)
+    days = ordered.column(DAY).to_pylist()
+    periods = Periods.before(days[-1]) if days else Periods()
     files: list[DataFile] = []
     start = 0
-    for counted in pc.value_counts(ordered.column(name)).to_pylist():
-        part = ordered.slice(start, counted["counts"]).drop_columns([name])
-        files += _write_parts(table, f"{name}={counted['values']}/", part)
-        start += counted["counts"]
+    for _period, same in groupby(map(periods.of, days)):
+        count = sum(1 for _day in same)
+        files += write_rows(table, ordered.slice(start, count))
+        start += count
     return files
 
 
-def _write_parts(table: Storage, folder: str, rows: pa.Table) -> list[DataFile]:
-    starts = range(0, rows.num_rows, FILE_ROWS)
-    return [_write_part(table, folder, rows.slice(start, FILE_ROWS)) for start in starts]
-
-
-def _write_part(table: Storage, folder: str, rows: pa.Table) -> DataFile:
+def _write_part(table: Storage, rows: pa.Table) -> DataFile:
     import pyarrow.parquet as pq
 
-    path = f"{folder}{secrets.token_hex(16)}.parquet"
+    path = new_path()
     table.prepare(path)
     options = writer_options(rows.schema)
     pq.write_table(rows, table.full_path(path), filesystem=table.filesystem(), row_group_size=ROW_GROUP_ROWS, **options)
     table.sync([path])
     return describe_file(table, path)
+
+
+def new_path() -> str:
+    """Return a path for a new file of a table."""
+    return f"{secrets.token_hex(16)}.parquet"
+
+
+def write_groups(table: Storage, schema: pa.Schema, parts: Iterable[pa.Table]) -> DataFile:
+    """Write tables to one new file of a table, holding about one row group in memory."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = new_path()
+    table.prepare(path)
+    options = writer_options(schema)
+    with pq.ParquetWriter(table.full_path(path), schema, filesystem=table.filesystem(), **options) as writer:
+        held: list[pa.Table] = []
+        for part in parts:
+            held.append(part.cast(schema))
+            if sum(rows.num_rows for rows in held) >= ROW_GROUP_ROWS:
+                writer.write_table(pa.concat_tables(held))
+                held = []
+        if held:
+            writer.write_table(pa.concat_tables(held))
+    table.sync([path])
+    return describe_file(table, path)
+
+
+def read_groups(table: Storage, file: DataFile) -> Iterator[pa.Table]:
+    """Yield the rows of a file, a row group at a time."""
+    import pyarrow.parquet as pq
+
+    opened = pq.ParquetFile(table.full_path(file.path), filesystem=table.filesystem())
+    for group in range(opened.num_row_groups):
+        yield with_partition(file, opened.read_row_group(group))
+
+
+def with_partition(file: DataFile, rows: pa.Table) -> pa.Table:
+    """Add the values that all rows of a file share and the file does not hold."""
+    import pyarrow as pa
+
+    for name, value in file.partition.items():
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value, pa.string()), rows.num_rows))
+    return rows
 
 
 def writer_options(schema: pa.Schema) -> dict[str, Any]:
@@ -97,16 +180,12 @@ def writer_options(schema: pa.Schema) -> dict[str, Any]:
 
 
 def describe_file(table: Storage, path: str) -> DataFile:
-    """Describe a written file from its footer; its partition comes from its path."""
+    """Describe a written file from its footer."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(table.full_path(path), filesystem=table.filesystem())
     (size_bytes,) = table.sizes_bytes([path])
-    return DataFile(path, size_bytes or 0, metadata.num_rows, _partition(path), *_statistics(metadata))
-
-
-def _partition(path: str) -> dict[str, str]:
-    return dict(part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
+    return DataFile(path, size_bytes or 0, metadata.num_rows, *_statistics(metadata))
 
 
 def _statistics(metadata: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from posthouse.files import FILE_MODE
 from posthouse.model.clock import Clock, SystemClock
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
-SCHEMA_VERSION = 2  # of every table of the lake
+_CreateMode = Literal["error", "overwrite"]
+SCHEMA_VERSION = 3  # of every table of the lake
 _VERSION_KEY = "posthouse.schema_version"
 _GENERATION = "posthouse:generation"
 _LOG_RETENTION = "delta.logRetentionDuration"
@@ -103,14 +104,17 @@ class Delta:
         """
         return f"posthouse:input:{self.name}:{self._open().metadata().id}"
 
-    def has_schema(self, schema: pa.Schema, partition_by: Sequence[str]) -> bool:
-        """Return True if the table has these columns and partitions, and a run of this version wrote it."""
+    def has_partitions(self) -> bool:
+        """Return True if an older posthouse wrote the table, with a directory for each day."""
+        return self.exists and bool(self._open().metadata().partition_columns)
+
+    def has_schema(self, schema: pa.Schema) -> bool:
+        """Return True if the table has these columns, and a run of this version wrote it."""
         from deltalake import Schema
 
-        table = self._open()
-        found, expected = table.schema().fields, Schema.from_arrow(schema).fields
+        found, expected = self._open().schema().fields, Schema.from_arrow(schema).fields
         are_equal = [(field.name, field.type) for field in found] == [(field.name, field.type) for field in expected]
-        return self.is_current() and are_equal and table.metadata().partition_columns == list(partition_by)
+        return self.is_current() and are_equal
 
     def forget(self) -> None:
         """Drop what was read of the table: its directory was deleted."""
@@ -141,21 +145,34 @@ class Delta:
         """Return the log entries of the last commits, by default of all that the log has, oldest first."""
         return list(reversed(self._open().history(limit))) if self.exists else []
 
-    def commit(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str] = ()) -> int:
+    def commit(self, commit: Commit, schema: pa.Schema) -> int:
         """Commit atomically and return the table's version; lake_busy if another writer has committed."""
+        self.check(commit)
+        with self._reached():
+            if self.exists:
+                self._write(commit, schema, self._properties(commit))
+            else:
+                self._create(commit, schema, self._properties(commit))
+        return self._committed()
+
+    def replace_files(self, files: Sequence[DataFile], schema: pa.Schema) -> int:
+        """Commit files with the same rows instead of all files of the table, and drop its partitions."""
+        commit = Commit(files, version=self.version() + 1, is_rewrite=True)
+        self.check(commit)
+        with self._reached():
+            self._create(commit, schema, self._properties(commit), mode="overwrite")
+        return self._committed()
+
+    def _properties(self, commit: Commit) -> Any:
         from deltalake import CommitProperties, Transaction
 
-        self.check(commit)
         versions = dict(commit.app_versions)
         if not commit.is_rewrite:
             versions[_GENERATION] = self.generation() + 1
         transactions = [Transaction(application, version) for application, version in versions.items()]
-        properties = CommitProperties(dict(commit.notes), 0, transactions)
-        with self._reached():
-            if self.exists:
-                self._write(commit, schema, partition_by, properties)
-            else:
-                self._create(commit, schema, partition_by, properties)
+        return CommitProperties(dict(commit.notes), 0, transactions)
+
+    def _committed(self) -> int:
         self._table = None
         self._restrict_mode()
         return self.version()
@@ -171,6 +188,13 @@ class Delta:
             if not self.is_current():
                 self._open().alter.set_table_description(f"{_VERSION_KEY}={SCHEMA_VERSION}")
         self._restrict_mode()
+
+    def checkpoint(self) -> int:
+        """Write the state of the table to one file of its log, which replaces all older ones; return the version."""
+        with self._reached():
+            self._open().create_checkpoint()
+        self._restrict_mode()
+        return self.version()
 
     def replaced_files(self) -> set[str]:
         """Return the paths of files that no reader of the newest version needs, but one of an older version may."""
@@ -202,9 +226,9 @@ class Delta:
         if not all(planned) or (commit.version is not None and commit.version != self.version() + 1):
             raise error("lake_busy", path=self.storage.uri)
 
-    def _create(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
+    def _create(self, commit: Commit, schema: pa.Schema, properties: Any, mode: _CreateMode = "error") -> None:
         from deltalake import Schema
-        from deltalake.exceptions import DeltaError
+        from deltalake.exceptions import CommitFailedError, DeltaError
         from deltalake.transaction import create_table_with_add_actions
 
         self.storage.prepare()
@@ -214,19 +238,19 @@ class Delta:
                 self.storage.uri,
                 Schema.from_arrow(schema),
                 [_add(file) for file in commit.add],
-                mode="error",
-                partition_by=list(partition_by),
+                mode=mode,
                 configuration=dict.fromkeys((_LOG_RETENTION, _FILE_RETENTION), _interval(DEFAULT_RETENTION_S)),
                 description=f"{_VERSION_KEY}={SCHEMA_VERSION}",
                 storage_options=self.storage.options(),
                 commit_properties=properties,
             )
         except DeltaError as failure:
-            if not self.exists:
+            is_created = mode == "error" and self.exists  # by another run
+            if not is_created and not isinstance(failure, CommitFailedError):
                 raise
-            raise error("lake_busy", path=self.storage.uri) from failure  # another run created it first
+            raise error("lake_busy", path=self.storage.uri) from failure
 
-    def _write(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
+    def _write(self, commit: Commit, schema: pa.Schema, properties: Any) -> None:
         from deltalake import Schema
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import RemoveAction
@@ -242,7 +266,7 @@ class Delta:
                 [*removed, *(_add(file, is_rewrite=commit.is_rewrite) for file in commit.add)],
                 "append",
                 Schema.from_arrow(schema),
-                list(partition_by),
+                [],
                 commit_properties=properties,
             )
         except CommitFailedError as failure:
@@ -324,10 +348,10 @@ def _data_file(action: Mapping[str, Any]) -> DataFile:
         os.fspath(action["path"]),
         action["size_bytes"],
         action["num_records"],
-        parts["partition"],
         parts["min"],
         parts["max"],
         parts["null_count"],
+        parts["partition"],
     )
 
 
@@ -346,3 +370,22 @@ def vacuum(table: Delta, clock: Clock, grace_s: float = GRACE_S) -> int:
     if isinstance(table.storage, LocalStorage):
         table.storage.delete_empty_directories(before_ns)
     return len(orphans)
+
+
+def purge(table: Delta) -> int:
+    """Delete every file that the newest commit does not name, whatever readers of older versions need."""
+    named = {file.path for file in table.files()}
+    unnamed = [file.path for file in table.storage.data_files() if file.path not in named]
+    for path in unnamed:
+        table.storage.delete_file(path)
+    return len(unnamed)
+
+
+def purge_log(table: Delta) -> None:
+    """Delete the entries of the log before the newest: they state the least and the largest value of old files."""
+    newest = table.checkpoint()
+    log = table.storage.child(LOG)
+    for file in log.data_files():
+        number = file.path.partition(".")[0]
+        if number.isdigit() and int(number) < newest:
+            log.delete_file(file.path)

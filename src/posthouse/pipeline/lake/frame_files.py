@@ -20,8 +20,17 @@ import msgspec
 from posthouse.files import fsync_dir, private_dir, sync_file
 from posthouse.model.errors import error
 from posthouse.model.limits import MIB
-from posthouse.pipeline.lake.data_file import FILE_ROWS, DataFile, describe_file
+from posthouse.pipeline.lake.data_file import (
+    FILE_ROWS,
+    MONTH_CHARS,
+    YEAR_CHARS,
+    DataFile,
+    Periods,
+    describe_file,
+    new_path,
+)
 from posthouse.pipeline.lake.storage import LocalStorage, Storage
+from posthouse.pipeline.tables.bronze import DAY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,12 +46,13 @@ _TASK_BYTES = 8 * MIB  # of files that one task reads: small ones share a task
 _WRITTEN = "file string"
 #: The path of a file, and the values of its partition columns.
 _Part = tuple[str, Mapping[str, str]]
+_PERIOD = "_period"  # the column that Spark splits files by; it is not in the files
 
 
 def read_files(
     spark: SparkSession, storage: Storage, files: Sequence[DataFile], schema: StructType, columns: Sequence[str]
 ) -> DataFrame:
-    """Return columns of files of a table; Spark reads the values of partition columns from the paths."""
+    """Return columns of files of a table; Spark reads values that an older posthouse left out of files from paths."""
     if not files:
         return spark.createDataFrame([], schema).select(*columns)
     if isinstance(storage, LocalStorage):
@@ -52,25 +62,24 @@ def read_files(
 
 
 def write_frame(
-    storage: Storage, rows: DataFrame, partition_by: Sequence[str], max_rows: int = FILE_ROWS
+    storage: Storage, rows: DataFrame, periods: Periods | None = None, max_rows: int = FILE_ROWS
 ) -> list[DataFile]:
     """Write rows to new files of a table and return the files; without rows there are none.
 
-    In a directory a file has at most `max_rows`.
+    With `periods` a file holds rows of one period. In a directory a file has at most `max_rows`.
     """
     if isinstance(storage, LocalStorage):
-        return _write_to_directory(storage, rows, partition_by, max_rows)
-    return _write_in_workers(storage, rows, partition_by)
+        return _write_to_directory(storage, rows, periods, max_rows)
+    return _write_in_workers(storage, rows, periods)
 
 
 def _write_to_directory(
-    storage: LocalStorage, rows: DataFrame, partition_by: Sequence[str], max_rows: int
+    storage: LocalStorage, rows: DataFrame, periods: Periods | None, max_rows: int
 ) -> list[DataFile]:
     """Write rows to files of a directory.
 
-    Spark writes to a staging directory. The files then move to partition directories directly below the table,
-    because Spark does not find deeper ones when it reads. Raises lake_files_missing if fewer rows arrived here than
-    the workers wrote.
+    Spark writes to a staging directory, from which the files then move to the table. Raises lake_files_missing if fewer
+    rows arrived here than the workers wrote.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -84,26 +93,33 @@ def _write_to_directory(
         "parquet.block.size": _GROUP_BYTES,
         "maxRecordsPerFile": max_rows,
     }
-    observed.write.partitionBy(*partition_by).options(**options).parquet(str(staging))
+    split = observed.write if periods is None else _by_period(observed, periods).write.partitionBy(_PERIOD)
+    split.options(**options).parquet(str(staging))
     parts = [path for path in sorted(staging.rglob("*.parquet")) if path.name[0] not in "._"]
-    moved = [_move(table, staging, path, f"{batch}-{number:05d}.parquet") for number, path in enumerate(parts)]
+    moved = [_move(path, table / f"{batch}-{number:05d}.parquet") for number, path in enumerate(parts)]
     shutil.rmtree(staging)
-    for directory in {path.parent for path in moved} | {table}:
-        fsync_dir(directory)
-    files = [describe_file(storage, path.relative_to(table).as_posix()) for path in moved]
+    fsync_dir(table)
+    files = [describe_file(storage, path.name) for path in moved]
     expected, found = int(written.get["rows"]), sum(file.rows for file in files)
     if found != expected:
         raise error("lake_files_missing", path=str(table), expected=expected, found=found)
     return files
 
 
-def _move(table: Path, staging: Path, path: Path, name: str) -> Path:
+def _by_period(rows: DataFrame, periods: Periods) -> DataFrame:
+    """Add the period of each row, as Periods.of gives it."""
+    from pyspark.sql import functions as f
+
+    day = f.col(DAY)
+    by_month = f.when(day >= periods.first_of_months, f.left(day, f.lit(MONTH_CHARS)))
+    period = f.when(day >= periods.first_day, day).otherwise(by_month.otherwise(f.left(day, f.lit(YEAR_CHARS))))
+    return rows.withColumn(_PERIOD, period)
+
+
+def _move(path: Path, target: Path) -> Path:
     path.chmod(0o600)
     sync_file(path)
-    directory = table / path.parent.relative_to(staging)
-    if directory != table:
-        private_dir(directory)
-    return path.rename(directory / name)
+    return path.rename(target)
 
 
 def _read_in_workers(
@@ -162,60 +178,50 @@ def _complete(rows: pa.RecordBatch, partition: Mapping[str, str], wanted: pa.Sch
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def _write_in_workers(storage: Storage, rows: DataFrame, partition_by: Sequence[str]) -> list[DataFile]:
+def _write_in_workers(storage: Storage, rows: DataFrame, periods: Periods | None) -> list[DataFile]:
     """Write rows to new files, in the tasks that hold them, and return the files."""
-    names = tuple(partition_by)
 
     def work(batches: _Batches) -> _Batches:
         from posthouse.pipeline.lake.frame_files import write_batches
 
-        return write_batches(storage, names, batches)
+        return write_batches(storage, periods, batches)
 
     written = rows.mapInArrow(work, _WRITTEN).collect()
     return [msgspec.json.decode(row[0], type=DataFile) for row in written]
 
 
-def write_batches(storage: Storage, partition_by: Sequence[str], batches: _Batches) -> _Batches:
-    """Write the rows of a task, one file per partition, and yield a description of each file as JSON."""
+def write_batches(storage: Storage, periods: Periods | None, batches: _Batches) -> _Batches:
+    """Write the rows of a task, into one file or one per period, and yield a description of each file as JSON."""
     import pyarrow as pa
 
     with ExitStack() as opened:
-        files: dict[tuple[str, ...], _PartFile] = {}
+        files: dict[str, _PartFile] = {}
         for batch in batches:
-            for values, rows in _split(pa.Table.from_batches([batch]), partition_by):
-                if values not in files:
-                    partition = dict(zip(partition_by, values, strict=True))
-                    files[values] = opened.enter_context(_PartFile(storage, partition))
-                files[values].write(rows)
+            rows = pa.Table.from_batches([batch])
+            for period, part in [("", rows)] if periods is None else _split(rows, periods):
+                if period not in files:
+                    files[period] = opened.enter_context(_PartFile(storage))
+                files[period].write(part)
     described = [msgspec.json.encode(describe_file(storage, file.path)).decode() for file in files.values()]
     if described:
         yield pa.RecordBatch.from_arrays([pa.array(described, pa.string())], names=["file"])
 
 
-def _split(rows: pa.Table, partition_by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
-    """Yield the rows of each partition, without the partition columns."""
+def _split(rows: pa.Table, periods: Periods) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the rows of each day, with the period of the day."""
     import pyarrow.compute as pc
 
-    if not partition_by:
-        yield (), rows
-        return
-    for values in rows.select(list(partition_by)).group_by(list(partition_by)).aggregate([]).to_pylist():
-        if None in values.values():
-            raise ValueError(f"a row has no value of {partition_by}")
-        keep = None
-        for name, value in values.items():
-            is_equal = pc.equal(rows.column(name), value)
-            keep = is_equal if keep is None else pc.and_(keep, is_equal)
-        texts = tuple(str(values[name]) for name in partition_by)
-        yield texts, rows.filter(keep).drop_columns(list(partition_by))
+    for day in pc.unique(rows.column(DAY)).to_pylist():
+        if day is None:
+            raise ValueError("a row has no day")
+        yield periods.of(day), rows.filter(pc.equal(rows.column(DAY), day))
 
 
 class _PartFile:
     """One file that a task writes; a context manager that finishes it."""
 
-    def __init__(self, storage: Storage, partition: Mapping[str, str]) -> None:
-        folder = "".join(f"{name}={value}/" for name, value in partition.items())
-        self.path = f"{folder}{secrets.token_hex(16)}.parquet"
+    def __init__(self, storage: Storage) -> None:
+        self.path = new_path()
         self._storage = storage
         self._writer: Any = None
         self._held: list[pa.Table] = []

@@ -3,15 +3,15 @@
     lake = Lake(Path("~/.posthouse/lake").expanduser())
     lake.table(spark, "silver_messages").where("lost_by_restore = false").count()
 `rows` returns stored rows. `table` also labels rows of bronze and of facts with lost_by_restore; tables of the current
-state store that label. BronzeScan selects files by partition and statistics, for lookups
-that must start quickly. A reader sees one commit of each table. A missing or truncated file is an error, never
+state store that label. BronzeScan selects files by statistics, for lookups that must start
+quickly. A reader sees one commit of each table. A missing or truncated file is an error, never
 skipped. This module does not write, and importing it loads neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,15 @@ from posthouse.pipeline.lake.data_file import DataFile
 from posthouse.pipeline.lake.delta import Delta, check_files
 from posthouse.pipeline.lake.frame_files import read_files
 from posthouse.pipeline.lake.storage import LOG, LocalStorage, open_storage
-from posthouse.pipeline.tables.bronze import COPIES, DAY, EPOCHS_TABLE, LOST, SEALS_TABLE, bronze_schema
+from posthouse.pipeline.tables.bronze import (
+    COPIES,
+    EPOCHS_TABLE,
+    ERASURES_TABLE,
+    LOST,
+    SEALS_TABLE,
+    bronze_schema,
+    epochs_schema,
+)
 from posthouse.pipeline.tables.columns import comment
 
 if TYPE_CHECKING:
@@ -30,9 +38,6 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-
-_EPOCH = (*(each.name for each in fields(Epoch)), "root")
 
 
 class Lake:
@@ -116,13 +121,19 @@ class Lake:
 
     def _epochs_view(self, spark: SparkSession) -> DataFrame:
         """Return the epochs with a column `root`, which names the store across restores."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        rows = self.epoch_rows()
+        return spark.createDataFrame(rows, from_arrow_schema(rows.schema))
+
+    def epoch_rows(self) -> pa.Table:
+        """Return the epochs as `table` does, without Spark."""
+        import pyarrow as pa
+
         known = self.epochs()
         root = root_epochs(known)
-        columns = ", ".join(
-            f"{name} {'long' if name in ('fork_seq', 'started_at_ns') else 'string'}" for name in _EPOCH
-        )
-        rows = [(*astuple(each), root[each.epoch]) for each in known]
-        return spark.createDataFrame(rows, columns)
+        rows = [asdict(each) | {"root": root[each.epoch]} for each in known]
+        return pa.Table.from_pylist(rows, epochs_schema().append(pa.field("root", pa.string())))
 
     def register(self, spark: SparkSession, wanted: Collection[str] | None = None) -> list[str]:
         """Register tables as SQL views, all or those in `wanted`, and return their names."""
@@ -139,11 +150,11 @@ def declared_names() -> list[str]:
     """Return the name of every table of a lake: bronze, silver, gold."""
     from posthouse.pipeline.tables.catalog import TABLES
 
-    return [*COPIES, EPOCHS_TABLE, SEALS_TABLE, *(table.name for table in TABLES)]
+    return [*COPIES, EPOCHS_TABLE, SEALS_TABLE, ERASURES_TABLE, *(table.name for table in TABLES)]
 
 
 def stored_schema(name: str) -> StructType | None:
-    """Return the stored columns of a table, including partition columns; None for an undeclared table."""
+    """Return the stored columns of a table; None for an undeclared table."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from posthouse.pipeline.tables.catalog import BY_NAME
@@ -167,15 +178,6 @@ def arrow_schema(name: str) -> pa.Schema:
     return pa.schema([field.with_metadata({"comment": comment(name, field.name)}) for field in schema])
 
 
-def partition_columns(name: str) -> tuple[str, ...]:
-    """Return the partition columns of a declared table."""
-    from posthouse.pipeline.tables.catalog import BY_NAME
-
-    if name in BY_NAME:
-        return BY_NAME[name].partition_by
-    return (DAY,) if name in COPIES else ()
-
-
 @dataclass(frozen=True, slots=True)
 class RowFilter:
     """A condition on rows; a field that is None matches every row."""
@@ -191,9 +193,10 @@ class RowFilter:
 
     def may_match_in(self, file: DataFile) -> bool:
         """Return False if the statistics of a file prove that no row matches."""
-        day = file.partition.get(DAY)
-        if day is not None and ((self.first_day or day) > day or (self.last_day or day) < day):
-            return False
+        if file.days is not None:
+            first, last = file.days
+            if (self.first_day or last) > last or (self.last_day or first) < first:
+                return False
         if file.max_values.get("seq", self.after_seq + 1) <= self.after_seq:
             return False
         if self.through_seq is not None and file.min_values.get("seq", self.through_seq) > self.through_seq:

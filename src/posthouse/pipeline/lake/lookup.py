@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from posthouse.journal.digest import Record
-from posthouse.model.clock import format_utc
 from posthouse.model.event import MESSAGE, Event, decode_event
 from posthouse.pipeline.connector.feeds import JOURNAL
 from posthouse.pipeline.epochs import ALL_LOST, live_through
 from posthouse.pipeline.lake.lake import BronzeScan, Lake, RowFilter
+from posthouse.pipeline.tables.bronze import day_of
 
 _ENDS_MANY = {
     "delivery.confirmed": "confirmed",
@@ -75,6 +75,8 @@ def _apply(found: dict[str, dict[str, Any]], message_id: str, record: Record) ->
         _sent(found.get(str(record.actor)), body, body["ids"].index(message_id), record.at_ns)
     elif record.type == "delivery.receipt" and message_id in body["ids"]:
         _receipt(found.get(str(record.ref)), body, body["ids"].index(message_id))
+    elif record.type == "delivery.moved" and message_id in body["ids"] and body["recipient"] in found:
+        found[str(record.ref)] = found.pop(body["recipient"]) | {"recipient": str(record.ref)}
     elif record.type in _ENDS_MANY and message_id in body["ids"]:
         _close(found.get(str(record.ref)), _ENDS_MANY[record.type], record.at_ns)
     elif record.type in _PARKS and record.ref == message_id:
@@ -105,9 +107,6 @@ def _close(delivery: dict[str, Any] | None, state: str, at_ns: int, reason: str 
         delivery.update(state=state, closed_at_ns=at_ns, reason=reason)
 
 
-_DAY_CHARS = 10  # the date in 2026-11-15T...
-
-
 class Lookup:
     """Searches the history of relays and buses in a lake."""
 
@@ -123,7 +122,9 @@ class Lookup:
         import pyarrow.compute as pc
 
         where = (pc.field("ref") == message_id) | pc.match_substring(pc.field("body"), message_id)
-        records = self._records(RowFilter(first_day=_day(since_ns), where=where), self._live)
+        records = self._records(
+            RowFilter(first_day=None if since_ns is None else day_of(since_ns), where=where), self._live
+        )
         return message_states(message_id, records)
 
     def bus_records(self, event_id: str, bus_id: str | None) -> list[Record]:
@@ -161,7 +162,3 @@ class Lookup:
         rows = BronzeScan(self._lake, "bronze_journal").rows(choice, ("epoch", *JOURNAL.columns))
         kept = [row for row in rows if row["seq"] <= live.get(row["epoch"], ALL_LOST)]
         return sorted(Record(*(row[name] for name in JOURNAL.columns)) for row in kept)
-
-
-def _day(at_ns: int | None) -> str | None:
-    return None if at_ns is None else format_utc(at_ns)[:_DAY_CHARS]

@@ -2,15 +2,15 @@
 
 A line is the RFC 8785 (canonical JSON) form of a row, with columns in the order of their names; columns whose names
 end in _ns are strings. For journal rows it equals posthouse.journal.record.canonical_line byte for byte. Block n of a
-range (after, to] holds the seqs (after + 4096 n, after + 4096 (n + 1)]. A leaf is the BLAKE3 hash of a block's lines
-in seq order; a node is the BLAKE3 hash of the byte 1, its left and its right child; a node without a sibling moves
-up unchanged. If you change any of this: 1. docs/protocol.md and its vectors, 2. VERSION, 3. let the audit check both
-versions.
+range (after, to] holds the seqs (after + 4096 n, after + 4096 (n + 1)]. A leaf of version 2 is the BLAKE3 hash of the
+BLAKE3 digests of a block's lines in seq order, so a row whose content was erased still counts by its digest; a leaf of
+version 1 is the BLAKE3 hash of the lines themselves. posthouse.model.merkle_tree makes the root of the leaves. If you
+change any of this: 1. docs/protocol.md and its vectors, 2. VERSION, 3. let the audit check all versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -48,19 +48,10 @@ def _row_type(names: tuple[str, ...]) -> type[msgspec.Struct]:
     return _ROW_TYPES[names]
 
 
-VERSION = 1
+VERSION = 2
 BLOCK_ROWS = 4096
+EMPTY_LEAF = blake3(b"").hexdigest()  # of a block without rows, in every version
 NOTE = "posthouse.merkle"
-_NODE = b"\x01"  # marks inner nodes: the input of a leaf starts with a brace
-
-
-def root(leaves: Sequence[bytes]) -> bytes:
-    """Return the root over at least one leaf."""
-    level = list(leaves)
-    while len(level) > 1:
-        pairs = [blake3(_NODE + left + right).digest() for left, right in zip(level[::2], level[1::2], strict=False)]
-        level = pairs + ([level[-1]] if len(level) % 2 else [])
-    return level[0]
 
 
 class Seal(msgspec.Struct, frozen=True):
@@ -77,6 +68,10 @@ class Seal(msgspec.Struct, frozen=True):
     leaves: tuple[str, ...]
     version: int = VERSION
 
+    def leaf_after(self, block_after: int) -> str:
+        """Return the leaf of the block that starts after a seq."""
+        return self.leaves[(block_after - self.after) // BLOCK_ROWS]
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -92,13 +87,29 @@ def blocks(after: int, to: int) -> Iterator[Block]:
         yield Block(low, min(low + BLOCK_ROWS, to))
 
 
-def leaf(lines: bytes) -> bytes:
-    """Return the leaf of a block's lines."""
-    return blake3(lines).digest()
+def block_after(range_after: int, seq: int) -> int:
+    """Return the seq after which the block of a row starts, in a range that starts after `range_after`."""
+    return range_after + (seq - range_after - 1) // BLOCK_ROWS * BLOCK_ROWS
 
 
-def leaves_of(rows: pa.Table, after: int, to: int) -> list[bytes]:
+def row_digests(rows: pa.Table) -> list[bytes]:
+    """Return the digest of every row, in row order."""
+    return [blake3(line).digest() for line in canonical_lines(rows).splitlines(keepends=True)]
+
+
+def leaf(rows: pa.Table, version: int = VERSION, kept: Mapping[int, bytes] | None = None) -> bytes:
+    """Return the leaf of a block's rows in seq order; `kept` has the digests of erased rows by seq."""
+    if version == 1:
+        return blake3(canonical_lines(rows)).digest()
+    digests = row_digests(rows)
+    if kept:
+        seqs = rows.column("seq").to_pylist()
+        digests = [kept.get(seq, digest) for seq, digest in zip(seqs, digests, strict=True)]
+    return blake3(b"".join(digests)).digest()
+
+
+def leaves_of(rows: pa.Table, after: int, to: int, version: int = VERSION) -> list[bytes]:
     """Return the leaves of the rows (after, to], given in seq order; a block must start at `after`."""
     seqs = rows.column("seq").to_numpy()
     cuts = [0, *(int(seqs.searchsorted(block.to, side="right")) for block in blocks(after, to))]
-    return [leaf(canonical_lines(rows.slice(low, high - low))) for low, high in pairwise(cuts)]
+    return [leaf(rows.slice(low, high - low), version) for low, high in pairwise(cuts)]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 LOG = "_delta_log"
+SCRATCH = "scratch-"  # begins the name of a directory below a lake for tables that are thrown away
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # delta-rs colours its errors
 _REASON_CHARS = 400

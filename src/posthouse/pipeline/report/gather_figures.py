@@ -16,25 +16,10 @@ from posthouse.model.clock import Clock
 from posthouse.model.limits import DAY_S, MILLISECOND_NS, SECOND_NS
 from posthouse.model.usage import Prices
 from posthouse.pipeline.epochs import ALL_LOST, live_through
-from posthouse.pipeline.gold_reader import FAILURES, OUTCOMES, GoldReader, Row, Selection, middle
+from posthouse.pipeline.gold_reader import CONVERSATION, FAILURES, OUTCOMES, GoldReader, Row, Selection, middle
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.lake import BronzeScan, RowFilter
-from posthouse.pipeline.report.figures import (
-    AgentHealth,
-    AuditSummary,
-    Contention,
-    Cost,
-    Edge,
-    Figures,
-    FoundDetail,
-    Hour,
-    Latency,
-    Ranked,
-    SlowAnswer,
-    Totals,
-    Trace,
-    TraceStep,
-)
+from posthouse.pipeline.report import figures
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -60,7 +45,7 @@ def gather_figures(
     audited: Report | None = None,
     selection: Selection | None = None,
     prices: Prices | None = None,
-) -> Figures:
+) -> figures.Figures:
     """Read all figures of the page."""
     reader = GoldReader(lake, selection or Selection(), prices)
     traffic, costs, refusals = reader.traffic(), reader.costs("day", "model"), reader.refusals()
@@ -70,16 +55,19 @@ def gather_figures(
     linked = [each.message_id for each in details] + [each.message_id for each in answers.slowest]
     newest = max((row["day"] for row in traffic), default="")
     before = reader.selection.before(newest) if newest else None
-    return Figures(
+    return figures.Figures(
         made_at_s=clock.wall_ns() / SECOND_NS,
         limits=_limits(reader.selection),
         hours=_hours(traffic),
-        outcomes=tuple(Ranked(name, total) for name in OUTCOMES if (total := sum(row[name] for row in traffic))),
+        outcomes=tuple(
+            figures.Ranked(name, total) for name in OUTCOMES if (total := sum(row[name] for row in traffic))
+        ),
         latency=_latency(reader),
         agents=_agents(reader, agents, answers),
         slow_answers=answers.slowest,
         costs=_costs(costs),
         spenders=_ranked(reader.costs("agent"), "agent", "cost_usd"),
+        conversations=_ranked(reader.costs(CONVERSATION), CONVERSATION, "cost_usd"),
         tasks=tuple(each for each in _ranked(reader.costs("task"), "task", "cost_usd") if each.name),
         tokens=sum(row["input_tokens"] + row["output_tokens"] for row in costs),
         refusals=_refusals_by_code(refusals),
@@ -101,10 +89,10 @@ def _limits(selection: Selection) -> tuple[str, ...]:
     )
 
 
-def totals(reader: GoldReader) -> Totals:
+def totals(reader: GoldReader) -> figures.Totals:
     """Return the figures that periods are compared by."""
     traffic, agents = reader.traffic(), reader.agents()
-    return Totals(
+    return figures.Totals(
         messages=sum(row["messages"] for row in traffic),
         deliveries=sum(row["deliveries"] for row in traffic),
         delivered=sum(row["delivered"] for row in traffic),
@@ -116,9 +104,9 @@ def totals(reader: GoldReader) -> Totals:
     )
 
 
-def _hours(traffic: Sequence[Row]) -> tuple[Hour, ...]:
+def _hours(traffic: Sequence[Row]) -> tuple[figures.Hour, ...]:
     found = [
-        Hour(
+        figures.Hour(
             _hour(row["hour"]),
             row["source"],
             row["messages"],
@@ -131,7 +119,7 @@ def _hours(traffic: Sequence[Row]) -> tuple[Hour, ...]:
     return tuple(sorted(found, key=lambda each: (each.hour, each.source)))
 
 
-def _latency(reader: GoldReader) -> tuple[Latency, ...]:
+def _latency(reader: GoldReader) -> tuple[figures.Latency, ...]:
     """Return a row per hour and source; meshes are weighted by their deliveries."""
     parts: dict[tuple[str, str], list[Row]] = {}
     for row in reader.latency():
@@ -140,18 +128,18 @@ def _latency(reader: GoldReader) -> tuple[Latency, ...]:
     for (hour, source), rows in parts.items():
         weight = sum(row["deliveries"] for row in rows) or 1
         means = [sum(row[name] * row["deliveries"] for row in rows) / weight for name in ("p50_ms", "p90_ms", "p99_ms")]
-        found.append(Latency(_hour(hour), source, weight, *means))
+        found.append(figures.Latency(_hour(hour), source, weight, *means))
     return tuple(sorted(found, key=lambda each: (each.hour, each.source)))
 
 
-def _agents(reader: GoldReader, rows: Sequence[Row], answers: Answers) -> tuple[AgentHealth, ...]:
+def _agents(reader: GoldReader, rows: Sequence[Row], answers: Answers) -> tuple[figures.AgentHealth, ...]:
     costs = {row["agent"]: row["cost_usd"] for row in reader.costs("agent")}
     found = []
     for row in rows[:_AGENTS]:
         times = answers.times_ms.get(row["agent"], ())
         shared = ("agent", "sent", "received", "waiting", "p50_ms", "p90_ms", "refused", "loops_stopped", "lock_waits")
         found.append(
-            AgentHealth(
+            figures.AgentHealth(
                 **{name: row[name] for name in shared},
                 failed=sum(row[name] for name in FAILURES),
                 max_ms=row["max_ms"] or None,
@@ -164,7 +152,7 @@ def _agents(reader: GoldReader, rows: Sequence[Row], answers: Answers) -> tuple[
     return tuple(found)
 
 
-def _costs(rows: Sequence[Row]) -> tuple[Cost, ...]:
+def _costs(rows: Sequence[Row]) -> tuple[figures.Cost, ...]:
     """Return cost per day and model; all but the most expensive models are combined as `others`."""
     by_model: dict[str, float] = {}
     for row in rows:
@@ -174,52 +162,54 @@ def _costs(rows: Sequence[Row]) -> tuple[Cost, ...]:
     for row in rows:
         key = row["day"], row["model"] if row["model"] in largest else "others"
         found[key] = found.get(key, 0.0) + row["cost_usd"]
-    return tuple(Cost(*key, cost) for key, cost in sorted(found.items()))
+    return tuple(figures.Cost(*key, cost) for key, cost in sorted(found.items()))
 
 
-def _ranked(rows: Sequence[Row], name: str, figure: str) -> tuple[Ranked, ...]:
-    return tuple(Ranked(str(row[name]), row[figure]) for row in rows[:_RANKED] if row[figure])
+def _ranked(rows: Sequence[Row], name: str, figure: str) -> tuple[figures.Ranked, ...]:
+    return tuple(figures.Ranked(str(row[name]), row[figure]) for row in rows[:_RANKED] if row[figure])
 
 
-def _refusals_by_code(rows: Sequence[Row]) -> tuple[Ranked, ...]:
+def _refusals_by_code(rows: Sequence[Row]) -> tuple[figures.Ranked, ...]:
     found: dict[str, int] = {}
     for row in rows:
         found[row["code"]] = found.get(row["code"], 0) + row["count"]
-    return tuple(Ranked(*pair) for pair in sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))[:_RANKED])
-
-
-def _refused(rows: Sequence[Row], names: PartyNames) -> tuple[Ranked, ...]:
     return tuple(
-        Ranked(" → ".join(names(part) for part in row["key"].split(" ")), row["count"], row["code"])
+        figures.Ranked(*pair) for pair in sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))[:_RANKED]
+    )
+
+
+def _refused(rows: Sequence[Row], names: PartyNames) -> tuple[figures.Ranked, ...]:
+    return tuple(
+        figures.Ranked(" → ".join(names(part) for part in row["key"].split(" ")), row["count"], row["code"])
         for row in rows[:_RANKED]
     )
 
 
-def _contention(row: Row) -> Contention:
-    return Contention(**{name: row[name] for name in Contention.__dataclass_fields__})
+def _contention(row: Row) -> figures.Contention:
+    return figures.Contention(**{name: row[name] for name in figures.Contention.__dataclass_fields__})
 
 
-def _edges(reader: GoldReader) -> dict[str, tuple[Edge, ...]]:
-    found: dict[str, list[Edge]] = {}
+def _edges(reader: GoldReader) -> dict[str, tuple[figures.Edge, ...]]:
+    found: dict[str, list[figures.Edge]] = {}
     for row in reader.pairs():
-        found.setdefault(row["source"], []).append(Edge(row["sender"], row["recipient"], row["deliveries"]))
+        found.setdefault(row["source"], []).append(figures.Edge(row["sender"], row["recipient"], row["deliveries"]))
     return {source: tuple(found[source][:_MAX_EDGES]) for source in sorted(found)}
 
 
-def summarise_audit(audited: Report) -> AuditSummary:
+def summarise_audit(audited: Report) -> figures.AuditSummary:
     """Return the summary of an audit for the page."""
     from posthouse.pipeline.audit.finding import CODES
 
     counts = sorted(audited.counts.items(), key=lambda item: (-item[1], item[0]))
     details = [
-        FoundDetail(each.code, each.detail, each.ref if _EVENT_ID.fullmatch(each.ref or "") else "")
+        figures.FoundDetail(each.code, each.detail, each.ref if _EVENT_ID.fullmatch(each.ref or "") else "")
         for each in audited.findings[:_DETAILS]
     ]
-    codes = tuple(Ranked(code, count, CODES.get(code, "")) for code, count in counts)
-    return AuditSummary(audited.records, codes, tuple(details), audited.events, audited.seals)
+    codes = tuple(figures.Ranked(code, count, CODES.get(code, "")) for code, count in counts)
+    return figures.AuditSummary(audited.records, codes, tuple(details), audited.events, audited.seals)
 
 
-def read_traces(lake: Lake, ids: Collection[str], names: PartyNames) -> tuple[Trace, ...]:
+def read_traces(lake: Lake, ids: Collection[str], names: PartyNames) -> tuple[figures.Trace, ...]:
     """Return the records of messages, in one scan of bronze."""
     import pyarrow.compute as pc
 
@@ -234,8 +224,10 @@ def read_traces(lake: Lake, ids: Collection[str], names: PartyNames) -> tuple[Tr
     found = []
     for message_id in wanted:
         own = [row for row in rows if row["ref"] == message_id or message_id in (row["body"] or "")]
-        steps = [TraceStep(row["at_ns"], row["type"], _who(row, message_id, names)) for row in own[:_TRACE_STEPS]]
-        found.append(Trace(message_id, tuple(steps)))
+        steps = [
+            figures.TraceStep(row["at_ns"], row["type"], _who(row, message_id, names)) for row in own[:_TRACE_STEPS]
+        ]
+        found.append(figures.Trace(message_id, tuple(steps)))
     return tuple(each for each in found if each.steps)
 
 
@@ -254,7 +246,7 @@ class Answers(NamedTuple):
     """The times to answer of every agent, in milliseconds, and the slowest answers."""
 
     times_ms: dict[str, list[float]]
-    slowest: tuple[SlowAnswer, ...]
+    slowest: tuple[figures.SlowAnswer, ...]
 
 
 def find_answers(reader: GoldReader) -> Answers:
@@ -270,7 +262,7 @@ def find_answers(reader: GoldReader) -> Answers:
         if row["sender"] is not None and row["seq"] <= live.get(row["epoch"], ALL_LOST)
     }
     times: dict[str, list[float]] = {}
-    found: list[SlowAnswer] = []
+    found: list[figures.SlowAnswer] = []
     first: dict[tuple[str, str, str], int] = {}
     for row in sorted(replies.to_pylist(), key=lambda row: row["at_ns"]):
         question = asked.get((row["source"], row["reply_to"]))
@@ -283,7 +275,7 @@ def find_answers(reader: GoldReader) -> Answers:
         took_ms = (row["at_ns"] - question["at_ns"]) / MILLISECOND_NS
         agent = reader.names(row["sender"])
         times.setdefault(agent, []).append(took_ms)
-        found.append(SlowAnswer(agent, reader.names(question["sender"]), took_ms, row["reply_to"]))
+        found.append(figures.SlowAnswer(agent, reader.names(question["sender"]), took_ms, row["reply_to"]))
     found.sort(key=lambda each: -each.answer_ms)
     return Answers(times, tuple(found[:_SLOWEST]))
 

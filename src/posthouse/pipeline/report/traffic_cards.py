@@ -8,38 +8,25 @@ from __future__ import annotations
 from functools import partial
 
 from posthouse.pipeline.gold_reader import FAILURES, middle
+from posthouse.pipeline.report import markup
 from posthouse.pipeline.report.figures import Edge, Figures, Latency, Ranked
-from posthouse.pipeline.report.markup import (
-    HALF_PX,
-    WHOLE_PX,
-    Markup,
-    card,
-    count,
-    duration,
-    element,
-    fitting,
-    nothing,
-    ranked_bars,
-    share,
-    text,
-)
 from posthouse.pipeline.report.svg_charts import Plane, Spans, bands, legend, matrix, stacked_columns
 
 SOURCES = {"relay": "c1", "bus": "c2", "pinch": "c4"}
 _TRAFFIC_LEAD = "Accepted messages: by the relay between hosts, by the bus on one host."
 
 
-def traffic_cards(figures: Figures) -> list[Markup]:
+def traffic_cards(figures: Figures) -> list[markup.Markup]:
     """Return the card of traffic."""
     if not figures.hours:
-        return [card("Traffic", _TRAFFIC_LEAD, nothing("No message was accepted."), is_whole=True)]
+        return [markup.card("Traffic", _TRAFFIC_LEAD, markup.nothing("No message was accepted."), is_whole=True)]
     present = [source for source in SOURCES if any(hour.source == source for hour in figures.hours)]
-    chart = fitting(lambda width, is_narrow: _traffic_chart(figures, present, width, is_narrow), WHOLE_PX)
+    chart = markup.fitting(lambda width, is_narrow: _traffic_chart(figures, present, width, is_narrow), markup.WHOLE_PX)
     keys = legend([(SOURCES[source], source) for source in present])
-    return [card("Traffic", _TRAFFIC_LEAD, keys, chart, is_whole=True)]
+    return [markup.card("Traffic", _TRAFFIC_LEAD, keys, chart, is_whole=True)]
 
 
-def _traffic_chart(figures: Figures, present: list[str], width: float, is_narrow: bool) -> Markup:
+def _traffic_chart(figures: Figures, present: list[str], width: float, is_narrow: bool) -> markup.Markup:
     spans = Spans(figures.hours[0].hour, figures.hours[-1].hour, 45 if is_narrow else 120)
     values = {source: [0.0] * spans.count for source in present}
     for hour in figures.hours:
@@ -48,7 +35,7 @@ def _traffic_chart(figures: Figures, present: list[str], width: float, is_narrow
     series = [(source, SOURCES[source], values[source]) for source in present]
     plane = Plane(width, 190 if is_narrow else 230, left=40)
     title = f"Messages per {spans.step} h" if spans.step < 24 else "Messages per day"
-    return stacked_columns(plane, title, series, spans.labels(), spans.words, count)
+    return stacked_columns(plane, title, series, spans.labels(), spans.words, markup.count)
 
 
 _OUTCOME_LEAD = "Each message counts once per reader, with the current state of its delivery."
@@ -69,27 +56,27 @@ def outcome_class(outcome: str) -> str:
     return _GOOD if outcome == "delivered" else _BAD if outcome in FAILURES else _OPEN
 
 
-def outcome_cards(figures: Figures) -> list[Markup]:
+def outcome_cards(figures: Figures) -> list[markup.Markup]:
     """Return the card of outcomes: over time, and in total."""
     if not figures.outcomes:
-        return [card("Delivery outcomes", _OUTCOME_LEAD, nothing("No deliveries yet."))]
+        return [markup.card("Delivery outcomes", _OUTCOME_LEAD, markup.nothing("No deliveries yet."))]
     total = sum(row.value for row in figures.outcomes)
     rows = sorted(figures.outcomes, key=lambda row: -row.value)
     bars = [
-        ranked_bars(
+        markup.ranked_bars(
             [Ranked(row.name, row.value, _OUTCOME_NOTES.get(row.name, ""))],
-            lambda value: f"{count(value)} · {share(value, total)}",
+            lambda value: f"{markup.count(value)} · {markup.share(value, total)}",
             outcome_class(row.name),
             most=rows[0].value,
         )
         for row in rows
     ]
     keys = legend([(_GOOD, "delivered"), (_BAD, "failed, rejected or expired")])
-    chart = fitting(lambda width, is_narrow: _outcome_chart(figures, width, is_narrow), HALF_PX)
-    return [card("Delivery outcomes", _OUTCOME_LEAD, keys, chart, element("div", *bars, class_="gap"))]
+    chart = markup.fitting(lambda width, is_narrow: _outcome_chart(figures, width, is_narrow), markup.HALF_PX)
+    return [markup.card("Delivery outcomes", _OUTCOME_LEAD, keys, chart, markup.element("div", *bars, class_="gap"))]
 
 
-def _outcome_chart(figures: Figures, width: float, is_narrow: bool) -> Markup:
+def _outcome_chart(figures: Figures, width: float, is_narrow: bool) -> markup.Markup:
     spans = Spans(figures.hours[0].hour, figures.hours[-1].hour, 40 if is_narrow else 60)
     done, failed = [0.0] * spans.count, [0.0] * spans.count
     for hour in figures.hours:
@@ -97,27 +84,27 @@ def _outcome_chart(figures: Figures, width: float, is_narrow: bool) -> Markup:
         failed[spans.index(hour.hour)] += hour.failed
     series = [("delivered", _GOOD, done), ("failed", _BAD, failed)]
     plane = Plane(width, 150 if is_narrow else 160, left=40)
-    return stacked_columns(plane, "Delivery outcomes over time", series, spans.labels(), spans.words, count)
+    return stacked_columns(plane, "Delivery outcomes over time", series, spans.labels(), spans.words, markup.count)
 
 
 _LATENCY_LEAD = "From accepted to confirmed or handled. Offline readers raise the upper band."
 
 
-def latency_cards(figures: Figures) -> list[Markup]:
+def latency_cards(figures: Figures) -> list[markup.Markup]:
     """Return the card of latency, with a chart for each source."""
     if not figures.latency:
-        return [card("Delivery latency", _LATENCY_LEAD, nothing("No delivery has ended yet."))]
-    parts: list[Markup] = [legend([("c1 line-key", "median"), ("c1 band1", "to p90"), ("c1 band2", "to p99")])]
+        return [markup.card("Delivery latency", _LATENCY_LEAD, markup.nothing("No delivery has ended yet."))]
+    parts: list[markup.Markup] = [legend([("c1 line-key", "median"), ("c1 band1", "to p90"), ("c1 band2", "to p99")])]
     for source in (each for each in SOURCES if any(row.source == each for row in figures.latency)):
         rows = [row for row in figures.latency if row.source == source]
         median = middle((row.p50_ms, row.deliveries) for row in rows)
-        words = f"{source}, median {duration(median)}"
-        chart = fitting(partial(_latency_chart, rows), HALF_PX)
-        parts += [element("p", text(words), class_="lead"), chart]
-    return [card("Delivery latency", _LATENCY_LEAD, *parts)]
+        words = f"{source}, median {markup.duration(median)}"
+        chart = markup.fitting(partial(_latency_chart, rows), markup.HALF_PX)
+        parts += [markup.element("p", markup.text(words), class_="lead"), chart]
+    return [markup.card("Delivery latency", _LATENCY_LEAD, *parts)]
 
 
-def _latency_chart(rows: list[Latency], width: float, is_narrow: bool) -> Markup:
+def _latency_chart(rows: list[Latency], width: float, is_narrow: bool) -> markup.Markup:
     spans = Spans(rows[0].hour, rows[-1].hour, 45 if is_narrow else 90)
     words = [spans.words(index) for index in range(spans.count)]
     columns = [_span_latencies(rows, spans, figure) for figure in ("p50_ms", "p90_ms", "p99_ms")]
@@ -141,18 +128,18 @@ _PAIR_TITLES = {"relay": "Who talks to whom, by relay", "bus": "Who talks to who
 _PAIR_LEAD = "Deliveries per sender (row) and reader (column), for the busiest of each."
 
 
-def pair_cards(figures: Figures) -> list[Markup]:
+def pair_cards(figures: Figures) -> list[markup.Markup]:
     """Return a card for each source that has pairs."""
     found = [(source, edges) for source, edges in figures.edges.items() if edges]
     if not found:
-        return [card("Who talks to whom", _PAIR_LEAD, nothing("No deliveries yet."))]
+        return [markup.card("Who talks to whom", _PAIR_LEAD, markup.nothing("No deliveries yet."))]
     found.sort(key=lambda pair: pair[0] != "relay")
     return [_pair_card(_PAIR_TITLES.get(source, f"Who talks to whom, {source}"), edges) for source, edges in found]
 
 
-def _pair_card(title: str, edges: tuple[Edge, ...]) -> Markup:
-    def draw(width: float, is_narrow: bool) -> Markup:
+def _pair_card(title: str, edges: tuple[Edge, ...]) -> markup.Markup:
+    def draw(width: float, is_narrow: bool) -> markup.Markup:
         max_names, characters = (6, 12) if is_narrow else (10, 17)
         return matrix(width, title, edges, max_names, characters)
 
-    return card(title, _PAIR_LEAD, fitting(draw, HALF_PX))
+    return markup.card(title, _PAIR_LEAD, markup.fitting(draw, markup.HALF_PX))

@@ -22,18 +22,30 @@ from posthouse.journal.cursor import note_committed
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.model.limits import DAY_S, SECOND_NS
-from posthouse.pipeline.connector.feeds import Feed
+from posthouse.model.merkle_tree import root
+from posthouse.pipeline.connector.feeds import JOURNAL, Condition, Feed
 from posthouse.pipeline.connector.source_access import Access, check_planned, read_history
+from posthouse.pipeline.connector.stores import FileStore
 from posthouse.pipeline.epochs import Epoch, History, Segment
 from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.lake.bronze_erasures import ErasureTable, digests_of_requests, erased_rows
 from posthouse.pipeline.lake.bronze_seals import SealTable
 from posthouse.pipeline.lake.data_file import DataFile, describe_file, write_rows, writer_options
 from posthouse.pipeline.lake.delta import Commit
 from posthouse.pipeline.lake.lake import arrow_schema
-from posthouse.pipeline.lake.merkle import BLOCK_ROWS, NOTE, Seal, blocks, canonical_lines, leaf, leaves_of, root
+from posthouse.pipeline.lake.merkle import BLOCK_ROWS, NOTE, Seal, blocks, leaf, leaves_of
 from posthouse.pipeline.lake.storage import Storage
 from posthouse.pipeline.session.spark import run_in_workers
-from posthouse.pipeline.tables.bronze import COPIES, DAY, EPOCHS_TABLE, application_id, copy_schema, epochs_schema
+from posthouse.pipeline.tables.bronze import (
+    COPIES,
+    DAY,
+    EPOCHS_TABLE,
+    application_id,
+    copy_schema,
+    day_of,
+    epochs_schema,
+    erasures_id,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +56,7 @@ if TYPE_CHECKING:
 class RunStep:
     """A finished step of a run, for progress output."""
 
-    #: copied, derived, unchanged, gap, published or vacuumed.
+    #: copied, erased, derived, unchanged, gap, purged, compacted, sealed, migrated, rebuilding or vacuumed.
     step: str
     table: str
     rows: int
@@ -85,20 +97,34 @@ class Copied:
     rows: int
     files: tuple[DataFile, ...]
     leaves: tuple[bytes, ...]
+    #: The seq of the last content.erased record; 0: there is none.
+    last_erasure: int = 0
 
 
 def copy_range(task: CopyTask) -> Copied:
     """Copy one range and return its files and leaves."""
     files = _DayFiles(task)
     leaves: list[bytes] = []
-    rows = 0
+    rows = last_erasure = 0
     with task.access.open() as store, closing(files):
         check_planned(task.access, store.history(), task.segment)
         for after, to, table in _by_blocks(store.read(task.feed, task.segment.after, task.segment.to), task):
             leaves += leaves_of(table, after, to)
             rows += table.num_rows
+            last_erasure = max(last_erasure, _last_erasure(task.feed, table))
             files.write(table)
-    return Copied(task.segment.after, rows, files.described(), tuple(leaves))
+    return Copied(task.segment.after, rows, files.described(), tuple(leaves), last_erasure)
+
+
+def _last_erasure(feed: Feed, rows: pa.Table) -> int:
+    import pyarrow.compute as pc
+
+    if feed.name != JOURNAL.name:
+        return 0
+    return pc.max(rows.column("seq").filter(pc.equal(rows.column("type"), "content.erased"))).as_py() or 0
+
+
+_IS_ERASURE = Condition("type", "=", "type = ?", ("content.erased",))
 
 
 @dataclass(frozen=True)
@@ -106,18 +132,26 @@ class LeafTask:
     """Compute the Merkle leaf of a block that a source holds."""
 
     access: Access
-    feed: Feed
     segment: Segment
+    version: int
 
 
-def read_leaf(task: LeafTask) -> str:
-    """Return the leaf of a block, in hex."""
+def read_leaf(task: LeafTask) -> str | None:
+    """Return the leaf of a block of the journal, in hex; None if records of it were erased and no leaf can be computed.
+
+    The record of an erasure comes after the erased ones. The journal of a relay has no content to erase.
+    """
     import pyarrow as pa
 
+    empty = JOURNAL.schema().empty_table()
     with task.access.open() as store:
-        tables = list(store.read(task.feed, task.segment.after, task.segment.to))
-    rows = pa.concat_tables([task.feed.schema().empty_table(), *tables])
-    return leaf(canonical_lines(rows)).hex()
+        rows = pa.concat_tables([empty, *store.read(JOURNAL, task.segment.after, task.segment.to)])
+        erased: dict[int, bytes] = {}
+        if isinstance(store, FileStore):
+            later = store.read(JOURNAL, task.segment.after, store.history().head, conditions=(_IS_ERASURE,))
+            erased = digests_of_requests(pa.concat_tables([empty, *later]))
+    kept = {seq: erased[seq] for seq in rows.column("seq").to_pylist() if seq in erased}
+    return None if kept and task.version == 1 else leaf(rows, task.version, kept).hex()
 
 
 def _by_blocks(tables: Iterator[pa.Table], task: CopyTask) -> Iterator[tuple[int, int, pa.Table]]:
@@ -146,7 +180,7 @@ class _DayFiles:
     def __init__(self, task: CopyTask) -> None:
         self._task = task
         self._schema = copy_schema(task.feed)
-        self._name = f"{task.segment.epoch[:8]}-{task.segment.after + 1:019d}-{secrets.token_hex(8)}.parquet"
+        self._name = f"{task.segment.epoch[:8]}-{task.segment.after + 1:019d}-{secrets.token_hex(8)}"
         self._writers: dict[int, Any] = {}
         self._paths: list[str] = []
 
@@ -158,8 +192,12 @@ class _DayFiles:
         cuts = [0, *(int(cut) + 1 for cut in (days[1:] != days[:-1]).nonzero()[0]), rows.num_rows]
         for low, high in pairwise(cuts):
             if low < high:
-                epochs = pa.chunked_array([pa.repeat(pa.scalar(self._task.segment.epoch), high - low)])
-                self._writer(int(days[low])).write_table(rows.slice(low, high - low).add_column(0, "epoch", epochs))
+                epochs, day = (
+                    pa.chunked_array([pa.repeat(pa.scalar(text), high - low)])
+                    for text in (self._task.segment.epoch, day_of(int(days[low]) * _DAY_NS))
+                )
+                part = rows.slice(low, high - low).add_column(0, "epoch", epochs).append_column(DAY, day)
+                self._writer(int(days[low])).write_table(part)
 
     def close(self) -> None:
         """Finish every file and make it durable."""
@@ -173,24 +211,14 @@ class _DayFiles:
 
     def _writer(self, day: int) -> Any:
         if day not in self._writers:
-            import pyarrow as pa
             import pyarrow.parquet as pq
 
-            table, path = self._task.table, f"{DAY}={day_text(day)}/{self._name}"
+            table, path = self._task.table, f"{self._name}-{day_of(day * _DAY_NS)}.parquet"
             table.prepare(path)
-            columns = [field for field in self._schema if field.name != DAY]
-            schema, filesystem = pa.schema(columns), table.filesystem()
-            options = writer_options(schema)
-            self._writers[day] = pq.ParquetWriter(table.full_path(path), schema, filesystem=filesystem, **options)
+            options, target = writer_options(self._schema), table.full_path(path)
+            self._writers[day] = pq.ParquetWriter(target, self._schema, filesystem=table.filesystem(), **options)
             self._paths.append(path)
         return self._writers[day]
-
-
-def day_text(day: int) -> str:
-    """Return a day, counted from 1970, as 2026-01-31."""
-    from datetime import date, timedelta
-
-    return (date(1970, 1, 1) + timedelta(days=day)).isoformat()
 
 
 TASK_ROWS = 32 * BLOCK_ROWS  # a second of work and a file of about 10 MB
@@ -225,7 +253,8 @@ class Copier:
     def _refuse_older_store(self, history: History) -> None:
         """Raise source_went_back if the store lacks records that the lake has, or has others in their place.
 
-        Only the journal is compared: its rows never change, while the content of events may expire.
+        A standby that lacks them has not received them yet: source_behind. Only the journal is compared: its rows never
+        change, while the content of events may expire.
         """
         feed = COPIES[_JOURNAL_TABLE]
         held = self._lake.delta(_JOURNAL_TABLE).app_version(application_id(history.epoch, feed.name))
@@ -234,13 +263,16 @@ class Copier:
             return
         if newest.to > history.head:
             reason = f"it ends at record {history.head}, the lake has its records up to {newest.to}"
-            raise error("source_went_back", url=self._access.url, reason=reason)
+            code = "source_behind" if history.is_standby else "source_went_back"
+            raise error(code, url=self._access.url, reason=reason)
         (*_, last) = blocks(newest.after, newest.to)
         if last.after < history.pruned_through:
             return
-        task = LeafTask(self._access, feed, Segment(history.epoch, last.after, last.to))
+        erased = erased_rows(ErasureTable(self._lake.storage).read(), feed.name)
+        version = erased.version(newest, last.after)
+        task = LeafTask(self._access, Segment(history.epoch, last.after, last.to), version)
         (found,) = run_in_workers(self._spark, read_leaf, [task])
-        if found != newest.leaves[-1]:
+        if found not in (None, erased.leaf(newest, last.after)):
             reason = f"its records {last.after + 1}..{last.to} differ from those that the lake has"
             raise error("source_went_back", url=self._access.url, reason=reason)
 
@@ -282,16 +314,18 @@ class Copier:
             root(leaves).hex(),
             tuple(leaf.hex() for leaf in leaves),
         )
+        last_erasure = max(each.last_erasure for each in copied)
+        erasures = {erasures_id(segment.epoch): last_erasure} if last_erasure else {}
         commit = Commit(
             add=[file for each in copied for file in each.files],
-            app_versions={application: segment.to},
+            app_versions={application: segment.to, **erasures},
             planned_after={application: before},
             version=version,
             notes={NOTE: msgspec.json.encode(seal).decode()},
         )
         delta.check(commit)
         SealTable(self._lake.storage).add(table, version, seal)
-        delta.commit(commit, arrow_schema(table), (DAY,))
+        delta.commit(commit, arrow_schema(table))
         self._on_step(
             RunStep(
                 "copied",

@@ -3,31 +3,41 @@
 Facts store the last seq of each (epoch, feed) of bronze that they hold; so do the tables folded from them, with the
 number of restores, because a restore changes which rows are lost. Other tables store the generation of each input.
 A run costs what is new: it maps the new rows of bronze, folds the keys that have new facts, and replaces the days of
-gold that hold a changed key. It collects a few new rows and writes them here; Spark writes a batch of millions. If a
-table missed a change of its input (the run before was killed, a restore, a rebuild), it is replaced completely, also
-in one commit, so that no reader finds it empty.
+gold that hold a changed key. It collects a few new rows and writes them here; Spark writes a batch of millions. Rows of
+bronze whose content was erased are mapped again, and their keys folded again. If a table missed a change of its input
+(the run before was killed, a restore, a rebuild), it is replaced completely, also in one commit, so that no reader
+finds it empty.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from posthouse.model.errors import PosthouseError
-from posthouse.pipeline.epochs import root_epochs
+from posthouse.pipeline.epochs import live_through, root_epochs
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.lake.data_file import DataFile, write_rows
+from posthouse.pipeline.lake.bronze_erasures import ErasureTable, erased_seqs
+from posthouse.pipeline.lake.data_file import DataFile, Periods, write_periods, write_rows
 from posthouse.pipeline.lake.delta import Commit, Delta
 from posthouse.pipeline.lake.frame_files import write_frame
-from posthouse.pipeline.lake.keyed_rows import find_rows, read_file, replace_rows
+from posthouse.pipeline.lake.keyed_rows import (
+    distinct,
+    files_of_days,
+    find_rows,
+    read_file,
+    replace_days,
+    replace_positions,
+    replace_rows,
+)
 from posthouse.pipeline.lake.lake import BronzeScan, RowFilter, arrow_schema
 from posthouse.pipeline.run.copy_feeds import OnStep, RunStep
-from posthouse.pipeline.session.spark import small_session
-from posthouse.pipeline.tables.bronze import COPIES, application_id
+from posthouse.pipeline.run.position import ERASURES, RESTORES, Change, CommittedVersions, Position, Selection, Versions
+from posthouse.pipeline.run.small_plans import SmallPlans, small_plans
+from posthouse.pipeline.tables.bronze import COPIES, DAY, EPOCHS_TABLE, LOST, application_id, day_of
 from posthouse.pipeline.tables.catalog import BY_NAME, TABLES, levels
 from posthouse.pipeline.tables.declaration import GROUP_HASH, KEY_HASH, RefreshMode, Table
 
@@ -36,48 +46,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-RESTORES = "posthouse:restores"
 SMALL_ROWS = 200_000  # rows that a run collects: some hundred MB
+SMALL_TABLE_ROWS = 20_000  # input rows of a table replaced without Spark's writers, which cost more than such rows
 _WORKERS = 4  # tables derived concurrently: planning a query is mostly waiting
 _MAX_DAYS = 100  # with more changed days, replacing the whole table is as fast
 _ROWS_PER_FILE = 1_000_000  # of facts
-#: Application id -> version.
-Versions = dict[str, int]
-#: Application id -> version; None: not committed yet.
-CommittedVersions = Mapping[str, int | None]
-
-
-@dataclass(frozen=True)
-class Position:
-    """What a table is derived from, and what it will be derived from after a commit."""
-
-    before: CommittedVersions
-    target: Versions
-
-    @property
-    def is_reached(self) -> bool:
-        """True if there is nothing new."""
-        return dict(self.before) == self.target
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The keys of a table that a run folds again, by their hashes."""
-
-    keys: pa.Array
-    #: The groups of these rows, before and now; for a table that declares a group.
-    groups: pa.Array | None = None
-
-
-@dataclass(frozen=True)
-class Change:
-    """What a run changed in a table, for the tables that derive from it."""
-
-    #: The generation of the table before.
-    after: int
-    selection: Selection
-    #: The partitions that hold a changed row, before or now.
-    days: frozenset[str]
 
 
 class Deriver:
@@ -90,19 +63,22 @@ class Deriver:
         self._is_rebuild = is_rebuild
         known = lake.epochs()
         self._epochs = [each.epoch for each in known]
+        self._live = live_through(known)
         # Grows with every epoch that continues or replaces another; a new store labels no old row.
         self._restores = len(known) - len(set(root_epochs(known).values()))
         self._changes: dict[str, Change] = {}
-        self._frames: dict[tuple[object, ...], DataFrame] = {}
+        self._erasures = ErasureTable(lake.storage)
+        self._erased_keys: dict[str, pa.Array] = {}
+        self._inputs: dict[tuple[object, ...], pa.Table] = {}
         # Only this deriver commits, so each log is read once per commit. Tables of one level do not read each other.
         self._deltas = {name: lake.delta(name) for name in (*COPIES, *BY_NAME)}
-        self._small_spark = small_session(spark)
+        self._plans = small_plans(spark)
         self._lock = threading.Lock()
 
     def derive(self) -> None:
         """Bring every table up to date, inputs first."""
         target = self._target_versions()
-        if len(target) == 1:
+        if not target.keys() - {RESTORES, ERASURES}:
             return  # bronze is empty
         with ThreadPoolExecutor(_WORKERS, "derive") as pool:
             for level in levels(TABLES):
@@ -120,11 +96,13 @@ class Deriver:
         position = self._position(table, delta, target)
         if position.is_reached or not _folds_facts(table):
             return position.is_reached
-        is_labelled = position.before[RESTORES] == position.target[RESTORES]
-        return is_labelled and not len(self._keys_of_new_facts(table.inputs[0], position).keys)
+        is_current = position.has_restores and position.has_erasures
+        return is_current and not len(self._keys_of_new_facts(table.inputs[0], position).keys)
 
     def _target_versions(self) -> Versions:
         target = {RESTORES: self._restores}
+        if number := self._erasures.newest_number():
+            target[ERASURES] = number
         for name, feed in COPIES.items():
             delta = self._deltas[name]
             for epoch in self._epochs:
@@ -155,30 +133,79 @@ class Deriver:
         if position.is_reached and not self._is_rebuild:
             self._unchanged(table)
             return
-        after = dict.fromkeys(position.target) if self._is_rebuild else position.before
-        count = self._new_records(after, position.target)
-        rows = table.compute({name: self._new_rows(name, after, position.target, count) for name in table.inputs})
-        if count <= SMALL_ROWS:
-            files = write_rows(delta.storage, _collect(table, rows))
+        is_complete = self._is_rebuild
+        if delta.exists and not is_complete and not position.has_erasures:
+            seqs = self._erased_since(position)
+            is_complete = sum(map(len, seqs.values())) > SMALL_ROWS
+            if not is_complete:
+                position = self._map_erased(table, delta, position, seqs)
+        if position.is_reached and not is_complete:
+            return
+        after = dict.fromkeys(position.target) if is_complete else position.before
+        if self._new_records(after, position.target) <= SMALL_ROWS:
+            found = {name: self._few_new_rows(name, after, position.target) for name in table.inputs}
+            files = write_rows(delta.storage, self._compute_small(table, found))
         else:
+            rows = table.compute({name: self._new_rows(name, after, position.target) for name in table.inputs})
             ordered = rows.hint("rebalance").sortWithinPartitions("epoch", "seq")
-            files = write_frame(delta.storage, ordered, table.partition_by, max_rows=_ROWS_PER_FILE)
-        removed = delta.files() if self._is_rebuild else []
-        self._commit(table, delta, position, files, removed)
+            files = write_frame(delta.storage, ordered, max_rows=_ROWS_PER_FILE)
+        self._commit(table, delta, position, files, delta.files() if is_complete else [])
+
+    def _map_erased(
+        self, table: Table, delta: Delta, position: Position, seqs: Mapping[str, Collection[int]]
+    ) -> Position:
+        """Map rows of bronze again whose content was erased since the last run; return the position after that."""
+        rows = self._compute_small(table, {name: self._rows_at(name, seqs) for name in table.inputs})
+        replaced, keys = replace_positions(delta, KEY_HASH, seqs, rows)
+        with self._lock:
+            self._erased_keys[table.name] = keys
+        versions = {ERASURES: position.target[ERASURES]}
+        reached = Position({ERASURES: position.before[ERASURES]}, versions)
+        self._commit(table, delta, reached, replaced.add, replaced.remove)
+        return Position({**position.before, **versions}, position.target)
+
+    def _erased_since(self, position: Position) -> dict[str, set[int]]:
+        """Return the rows, by epoch, that facts were mapped from before they were erased."""
+        feeds = [feed.name for feed in COPIES.values()]
+        known = {epoch: self._range(epoch, feeds, position.before, position.target).after_seq for epoch in self._epochs}
+        records = self._erasures.read(position.before[ERASURES] or 0)
+        found = {
+            epoch: {seq for seq in seqs if seq <= known.get(epoch, -1)} for epoch, seqs in erased_seqs(records).items()
+        }
+        return {epoch: seqs for epoch, seqs in found.items() if seqs}
+
+    def _rows_at(self, name: str, seqs: Mapping[str, Collection[int]]) -> pa.Table:
+        """Return rows of a bronze table by their positions; bronze_epochs completely."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if name not in COPIES:
+            return self._lake.epoch_rows()
+        ranges = [
+            RowFilter(epoch, min(found) - 1, max(found), where=pc.field("seq").isin(pa.array(found, pa.int64())))
+            for epoch, found in seqs.items()
+        ]
+        return self._read_bronze(name, ranges)
 
     def _fold_facts(self, table: Table, delta: Delta, position: Position) -> None:
         selection = None
-        if position.before[RESTORES] == position.target[RESTORES] and not self._is_rebuild:
-            selection = self._keys_of_new_facts(table.inputs[0], position)
-        if selection is not None and not len(selection.keys):
+        (facts,) = table.inputs
+        if position.has_restores and not self._is_rebuild:
+            selection = self._keys_of_new_facts(facts, position)
+            if not position.has_erasures:
+                erased = self._erased_keys.get(facts)
+                selection = None if erased is None else Selection(distinct([selection.keys, erased]))
+        if selection is None or len(selection.keys):
+            self._fold(table, delta, position, selection)
+        elif position.has_erasures:
             self._unchanged(table)
         else:
-            self._fold(table, delta, position, selection)
+            self._commit(table, delta, position, [], [])
 
     def _keys_of_new_facts(self, facts: str, position: Position) -> Selection:
         scan, feeds = BronzeScan(self._lake, facts), [feed.name for feed in COPIES.values()]
         ranges = [self._range(epoch, feeds, position.before, position.target) for epoch in self._epochs]
-        return Selection(_union(scan.read(each, (KEY_HASH,)).column(KEY_HASH).cast("int64") for each in ranges))
+        return Selection(distinct(scan.read(each, (KEY_HASH,)).column(KEY_HASH).cast("int64") for each in ranges))
 
     def _select(self, table: Table, delta: Delta, position: Position) -> Selection | None:
         """Return the keys that a change of the input affects; None: all of them."""
@@ -187,7 +214,7 @@ class Deriver:
         if change is None:
             return None
         if table.refresh is RefreshMode.FOLLOW_REPLIES:
-            return _find_linked(self._small_spark, self._deltas[source], delta, change.selection.keys)
+            return _find_linked(self._plans, self._deltas[source], delta, change.selection.keys)
         return None if change.selection.groups is None else Selection(change.selection.groups)
 
     def _fold(self, table: Table, delta: Delta, position: Position, selection: Selection | None) -> None:
@@ -198,20 +225,25 @@ class Deriver:
             return
         column = GROUP_HASH if BY_NAME[source].group else KEY_HASH
         found = find_rows(self._deltas[source], column, selection.keys, arrow_schema(source))
-        rows = _collect(table, table.compute({source: self._small_frame(found)}))
+        rows = self._compute_small(table, {source: found})
         replaced = replace_rows(delta, KEY_HASH, selection.keys, rows)
         if selection.groups is not None:
-            selection = Selection(selection.keys, _union([selection.groups, rows.column(GROUP_HASH)]))
+            selection = Selection(selection.keys, distinct([selection.groups, rows.column(GROUP_HASH)]))
         with self._lock:
-            self._changes[table.name] = Change(delta.generation(), selection, replaced.days())
+            self._changes[table.name] = Change(delta.generation(), selection, replaced.days)
         self._commit(table, delta, position, replaced.add, replaced.remove)
 
     def _replace_all(self, table: Table, delta: Delta, position: Position) -> None:
         """Replace all rows; without input rows there are none, and Spark has nothing to do."""
+        inputs = {name: self._deltas[name].files() for name in table.inputs}
+        count = sum(file.rows for found in inputs.values() for file in found)
         files: list[DataFile] = []
-        if any(self._deltas[name].files() for name in table.inputs):
-            rows = table.compute({name: self._lake.table(self._spark, name) for name in table.inputs})
-            files = write_frame(delta.storage, rows.hint("rebalance", "day"), table.partition_by)
+        if count > SMALL_TABLE_ROWS:
+            rows = table.compute({name: self._lake.table(self._spark, name) for name in inputs})
+            files = write_frame(delta.storage, rows.hint("rebalance", "day"), _periods_of(inputs))
+        elif count:
+            rows_of_table = self._compute_small(table, self._few_rows(inputs))
+            files = write_periods(delta.storage, rows_of_table)
         self._commit(table, delta, position, files, delta.files())
 
     def _replace_days(self, table: Table, delta: Delta, position: Position) -> None:
@@ -219,26 +251,55 @@ class Deriver:
         if days is None:
             self._replace_all(table, delta, position)
             return
-        rows = _collect(table, table.compute(self._rows_of_days(table, days)))
-        files = write_rows(delta.storage, rows, table.partition_by)
-        self._commit(table, delta, position, files, _of_days(delta, days))
+        replaced = replace_days(delta, days, self._compute_days(table, days))
+        self._commit(table, delta, position, replaced.add, replaced.remove)
 
-    def _rows_of_days(self, table: Table, days: frozenset[str]) -> dict[str, DataFrame]:
-        """Return the input rows of a table on some days; several tables of gold read the same."""
-        files = {name: _of_days(self._deltas[name], days) for name in table.inputs}
+    def _compute_days(self, table: Table, days: frozenset[str]) -> pa.Table:
+        """Return the rows of a table on some days; several tables of gold read the same input."""
+        files = {name: files_of_days(self._deltas[name], days) for name in table.inputs}
         if sum(file.rows for found in files.values() for file in found) > SMALL_ROWS:
-            return {
-                name: self._lake.rows(self._spark, name, keep=lambda file: str(file.partition["day"]) in days)
-                for name in files
-            }
-        wanted = tuple(sorted(days))
-        return {name: self._cached_frame((name, *wanted), partial(self._read, name, files[name])) for name in files}
+            inputs = {name: self._rows_of_days(name, days) for name in files}
+            return _stored_types(table, table.compute(inputs).toArrow())
+        return self._compute_small(table, self._few_rows(files, *sorted(days)))
 
-    def _read(self, name: str, files: list[DataFile]) -> pa.Table:
+    def _rows_of_days(self, name: str, days: frozenset[str]) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        rows = self._lake.rows(self._spark, name, keep=lambda file: any(map(file.may_hold, days)))
+        return rows.where(f.col(DAY).isin(*days))
+
+    def _few_rows(self, files: Mapping[str, list[DataFile]], *days: str) -> dict[str, pa.Table]:
+        """Return the rows of files of some tables, of all days or of these."""
+        return {
+            name: self._read_once((name, *days), partial(self._read, name, found, days))
+            for name, found in files.items()
+        }
+
+    def _compute_small(self, table: Table, inputs: Mapping[str, pa.Table]) -> pa.Table:
+        """Return the rows of a table for a few input rows; without any there are none, and Spark has nothing to do."""
+        if not any(rows.num_rows for name, rows in inputs.items() if name != EPOCHS_TABLE):
+            return arrow_schema(table.name).empty_table()
+        labelled = {name: self._labelled(rows) for name, rows in inputs.items()}
+        epochs = tuple(self._epochs) if EPOCHS_TABLE in inputs else ()
+        return _stored_types(table, self._plans.compute(table.name, table.compute_small, labelled, epochs))
+
+    def _labelled(self, rows: pa.Table) -> pa.Table:
+        """Add lost_by_restore to rows that have a position and do not store it."""
+        if not {"epoch", "seq"} <= set(rows.column_names) or LOST in rows.column_names:
+            return rows
         import pyarrow as pa
 
+        positions = zip(rows.column("epoch").to_pylist(), rows.column("seq").to_pylist(), strict=True)
+        lost = [seq > self._live.get(epoch, seq) for epoch, seq in positions]
+        return rows.append_column(LOST, pa.array(lost, pa.bool_()))
+
+    def _read(self, name: str, files: list[DataFile], days: tuple[str, ...]) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         delta, schema = self._deltas[name], arrow_schema(name)
-        return pa.concat_tables([schema.empty_table(), *(read_file(delta, file, schema) for file in files)])
+        rows = pa.concat_tables([schema.empty_table(), *(read_file(delta, file, schema) for file in files)])
+        return rows.filter(pc.is_in(rows.column(DAY), value_set=pa.array(days, pa.string()))) if days else rows
 
     def _changed_days(self, table: Table, position: Position) -> frozenset[str] | None:
         """Return the days whose input rows changed; None: replace the whole table."""
@@ -264,17 +325,21 @@ class Deriver:
         known = position.before[self._deltas[name].input_id()]
         return change if change is not None and change.after == known and not self._is_rebuild else None
 
-    def _new_rows(self, name: str, after: CommittedVersions, target: Versions, count: int) -> DataFrame:
+    def _new_rows(self, name: str, after: CommittedVersions, target: Versions) -> DataFrame:
         """Return the rows of a bronze table between two versions; bronze_epochs completely."""
         if name not in COPIES:
-            return self._lake.table(self._small_spark if count <= SMALL_ROWS else self._spark, name)
-        feeds = [COPIES[name].name]
-        ranges = [self._range(epoch, feeds, after, target) for epoch in self._epochs]
-        if count > SMALL_ROWS:
-            rows = self._lake.rows(self._spark, name, keep=lambda file: any(map(_may_match(file), ranges)))
-            return self._lake.labelled(self._spark, rows.where(_condition(ranges)))
+            return self._lake.table(self._spark, name)
+        ranges = [self._range(epoch, [COPIES[name].name], after, target) for epoch in self._epochs]
+        rows = self._lake.rows(self._spark, name, keep=lambda file: any(map(_may_match(file), ranges)))
+        return self._lake.labelled(self._spark, rows.where(_condition(ranges)))
+
+    def _few_new_rows(self, name: str, after: CommittedVersions, target: Versions) -> pa.Table:
+        """Return the same as `_new_rows`, collected; all facts read the same rows."""
+        if name not in COPIES:
+            return self._lake.epoch_rows()
+        ranges = [self._range(epoch, [COPIES[name].name], after, target) for epoch in self._epochs]
         wanted = (name, *((each.epoch, each.after_seq) for each in ranges))
-        return self._cached_frame(wanted, partial(self._read_bronze, name, ranges))
+        return self._read_once(wanted, partial(self._read_bronze, name, ranges))
 
     def _read_bronze(self, name: str, ranges: list[RowFilter]) -> pa.Table:
         import pyarrow as pa
@@ -283,16 +348,12 @@ class Deriver:
         parts = [scan.read(each, schema.names).cast(schema) for each in ranges]
         return pa.concat_tables([schema.empty_table(), *parts])
 
-    def _cached_frame(self, wanted: tuple[object, ...], read: Callable[[], pa.Table]) -> DataFrame:
+    def _read_once(self, wanted: tuple[object, ...], read: Callable[[], pa.Table]) -> pa.Table:
         """Return rows that several tables of a level read, read once."""
         with self._lock:
-            if wanted not in self._frames:
-                self._frames[wanted] = self._small_frame(read())
-            return self._frames[wanted]
-
-    def _small_frame(self, rows: pa.Table) -> DataFrame:
-        """Return collected rows as a labelled frame."""
-        return self._lake.labelled(self._small_spark, _frame(self._small_spark, rows))
+            if wanted not in self._inputs:
+                self._inputs[wanted] = read()
+            return self._inputs[wanted]
 
     def _range(self, epoch: str, feeds: list[str], after: CommittedVersions, target: Versions) -> RowFilter:
         """Return the new rows of an epoch; of the feeds that its store has, from the one that is behind."""
@@ -302,7 +363,8 @@ class Deriver:
         return RowFilter(epoch, low, max((target[application] for application in applications), default=-1))
 
     def _new_records(self, after: CommittedVersions, target: Versions) -> int:
-        return sum(to - (after.get(application) or 0) for application, to in target.items() if application != RESTORES)
+        copied = {application: to for application, to in target.items() if application not in (RESTORES, ERASURES)}
+        return sum(to - (after.get(application) or 0) for application, to in copied.items())
 
     def _unchanged(self, table: Table) -> None:
         self._on_step(RunStep("unchanged", table.name, 0, {}))
@@ -310,8 +372,9 @@ class Deriver:
     def _commit(
         self, table: Table, delta: Delta, position: Position, files: list[DataFile], removed: list[DataFile]
     ) -> None:
-        commit = Commit(files, [file.path for file in removed], position.target, position.before)
-        delta.commit(commit, arrow_schema(table.name), table.partition_by)
+        is_rewrite = not files and not removed  # only the position changes
+        commit = Commit(files, [file.path for file in removed], position.target, position.before, is_rewrite=is_rewrite)
+        delta.commit(commit, arrow_schema(table.name))
         rows = sum(file.rows for file in files)
         self._on_step(RunStep("derived", table.name, rows, {"replaced_files": len(removed)}))
 
@@ -320,23 +383,16 @@ def _folds_facts(table: Table) -> bool:
     return table.refresh is RefreshMode.FOLD_KEYS and BY_NAME[table.inputs[0]].refresh is RefreshMode.APPEND_FACTS
 
 
-def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Return collected rows as a frame of one partition, which Spark groups without a shuffle."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return spark.createDataFrame(rows, from_arrow_schema(rows.schema)).coalesce(1)
-
-
-def _collect(table: Table, rows: DataFrame) -> pa.Table:
-    """Return the rows of a small frame, in the types that the lake stores."""
+def _stored_types(table: Table, rows: pa.Table) -> pa.Table:
+    """Return collected rows in the types that the lake stores."""
     schema = arrow_schema(table.name)
-    return rows.toArrow().select(schema.names).cast(schema)
+    return rows.select(schema.names).cast(schema)
 
 
 def _unusable(table: Table, delta: Delta, *, is_rebuild: bool) -> str | None:
     """Return why no commit can bring a table up to date; a damaged table is replaced by a rebuild only."""
     try:
-        if not delta.exists or delta.has_schema(arrow_schema(table.name), table.partition_by):
+        if not delta.exists or delta.has_schema(arrow_schema(table.name)):
             return None
     except PosthouseError as failure:
         if failure.code != "lake_damaged" or not is_rebuild:
@@ -345,8 +401,11 @@ def _unusable(table: Table, delta: Delta, *, is_rebuild: bool) -> str | None:
     return "another version of posthouse wrote it with other columns"
 
 
-def _of_days(delta: Delta, days: frozenset[str]) -> list[DataFile]:
-    return [file for file in delta.files() if str(file.partition["day"]) in days]
+def _periods_of(inputs: Mapping[str, list[DataFile]]) -> Periods:
+    """Return the periods before the newest day of the inputs."""
+    files = [file for found in inputs.values() for file in found]
+    newest_ns = max(file.max_values.get("at_ns", 0) for file in files)
+    return Periods.before(max(day_of(newest_ns), *(file.days[1] for file in files if file.days)))
 
 
 def _may_match(file: DataFile) -> Callable[[RowFilter], bool]:
@@ -363,7 +422,17 @@ def _condition(ranges: list[RowFilter]) -> Column:
     return condition
 
 
-def _find_linked(spark: SparkSession, messages: Delta, links: Delta, touched: pa.Array) -> Selection:
+def _link_hashes(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the hashes of the message that each message replies to, and of the conversation that its id names."""
+    from pyspark.sql import functions as f
+
+    return inputs["messages"].select(
+        f.xxhash64("source", "reply_to").alias("parent"),
+        f.xxhash64("source", f.coalesce("mesh", f.lit("")), "message_id").alias("named"),
+    )
+
+
+def _find_linked(plans: SmallPlans, messages: Delta, links: Delta, touched: pa.Array) -> Selection:
     """Return the touched messages and all messages of their conversations, and these conversations.
 
     A message touches the conversation that it was in, the one of the message that it replies to, and the one that
@@ -371,26 +440,11 @@ def _find_linked(spark: SparkSession, messages: Delta, links: Delta, touched: pa
     of these conversations hold every link between them.
     """
     import pyarrow as pa
-    from pyspark.sql import functions as f
 
     text, long = pa.string(), pa.int64()
     columns = pa.schema([(name, text) for name in ("source", "mesh", "message_id", "reply_to")])
-    found = _frame(spark, find_rows(messages, KEY_HASH, touched, columns))
-    hashes = found.select(
-        f.xxhash64("source", "reply_to").alias("parent"),
-        f.xxhash64("source", f.coalesce("mesh", f.lit("")), "message_id").alias("named"),
-    )
-    rows = hashes.toArrow()
-    known = find_rows(links, KEY_HASH, _union([touched, rows.column("parent")]), pa.schema([(GROUP_HASH, long)]))
-    groups = _union([rows.column("named"), known.column(GROUP_HASH)])
+    rows = plans.compute("links", _link_hashes, {"messages": find_rows(messages, KEY_HASH, touched, columns)})
+    known = find_rows(links, KEY_HASH, distinct([touched, rows.column("parent")]), pa.schema([(GROUP_HASH, long)]))
+    groups = distinct([rows.column("named"), known.column(GROUP_HASH)])
     members = find_rows(links, GROUP_HASH, groups, pa.schema([(KEY_HASH, long)]))
-    return Selection(_union([touched, members.column(KEY_HASH)]), groups)
-
-
-def _union(hashes: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Array:
-    """Return each hash once."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    chunks = [chunk for each in hashes for chunk in (each.chunks if isinstance(each, pa.ChunkedArray) else [each])]
-    return pc.unique(pa.chunked_array(chunks, pa.int64()))
+    return Selection(distinct([touched, members.column(KEY_HASH)]), groups)

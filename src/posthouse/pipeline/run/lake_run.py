@@ -1,4 +1,4 @@
-"""One run: lock the lake, vacuum, copy every source to bronze, derive every table; then publish the Merkle roots.
+"""One run: lock the lake, vacuum, copy every source to bronze, erase, derive every table; then publish Merkle roots.
 
 A run that fails or is killed can be repeated. A file lock, which the kernel releases, excludes other runs on the
 host; the lock file is never deleted, and a lake in S3 has none. With a relay, its lock excludes runs on all hosts; a
@@ -24,6 +24,7 @@ import msgspec
 import rfc8785
 
 from posthouse.files import create_atomic, open_locked, private_dir, read_private, write_atomic
+from posthouse.journal.erase import ErasureRequest
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import LAKE_ROOT
@@ -33,7 +34,8 @@ from posthouse.pipeline.lake.merkle import Seal
 from posthouse.pipeline.lake.storage import LocalStorage
 from posthouse.pipeline.run.copy_feeds import Copier, OnStep, ignore_step
 from posthouse.pipeline.run.derive import Deriver
-from posthouse.pipeline.run.upkeep import DEFAULT_UPKEEP, Upkeep, migrate_seals, tidy_lake, vacuum_lake
+from posthouse.pipeline.run.erase_rows import Eraser, LoadKey, no_key
+from posthouse.pipeline.run.upkeep import DEFAULT_UPKEEP, Upkeep, migrate_lake, tidy_lake, vacuum_lake
 from posthouse.pipeline.tables.bronze import COPIES
 
 if TYPE_CHECKING:
@@ -207,15 +209,24 @@ def bring_up_to_date(
     is_rebuild: bool = False,
     upkeep: Upkeep = DEFAULT_UPKEEP,
     on_step: OnStep = ignore_step,
+    load_key: LoadKey = no_key,
+    erasure: ErasureRequest | None = None,
 ) -> RunReport:
-    """Bring the lake up to date with its sources; lake_busy if another run holds the lake."""
+    """Bring the lake up to date with its sources; lake_busy if another run holds the lake.
+
+    Content that the sources have erased is erased from the lake, and content that `erasure` selects; `load_key` returns
+    the key that signs the record of it.
+    """
     clock = clock or system_clock()
     with hold_lake(lake):
-        migrate_seals(lake, on_step)
+        migrate_lake(lake, on_step)
         vacuum_lake(lake, clock, on_step)
         seals: list[Seal] = []
         for access in sources:
             seals += Copier(spark, lake, access, clock, batch_rows, on_step).copy()
+        eraser = Eraser(lake, load_key, clock, on_step)
+        eraser.erase(erasure)
         Deriver(spark, lake, on_step, is_rebuild=is_rebuild).derive()
-        tidy_lake(lake, upkeep, on_step)
+        eraser.purge()
+        tidy_lake(lake, clock, upkeep, on_step)
     return RunReport(sum(seal.rows for seal in seals), tuple(seals), lake.versions())

@@ -1,4 +1,4 @@
-"""Keep the files of a lake few and its logs short: seals, retention, compaction and vacuum.
+"""Keep the files of a lake few and its logs short: migration, retention, compaction and vacuum.
 
 The log of a bronze table may expire only because the seals of its commits are in bronze_seals, so seals come first.
 The holder of the lake lock calls these functions; each leaves the rows of every table unchanged.
@@ -14,11 +14,12 @@ from posthouse.model.clock import Clock
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.bronze_seals import SealTable
-from posthouse.pipeline.lake.compaction import compact
+from posthouse.pipeline.lake.compaction import FULL_ROWS, compact
+from posthouse.pipeline.lake.data_file import FILE_ROWS, read_groups, write_groups
 from posthouse.pipeline.lake.delta import GRACE_S, vacuum
-from posthouse.pipeline.lake.lake import arrow_schema, declared_names, partition_columns
+from posthouse.pipeline.lake.lake import arrow_schema, declared_names
 from posthouse.pipeline.run.copy_feeds import OnStep, RunStep
-from posthouse.pipeline.tables.bronze import COPIES, SEALS_TABLE
+from posthouse.pipeline.tables.bronze import COPIES, SEALS_TABLE, day_of
 
 _HOUR_S = 3_600
 _VACUUMED_NAME = "vacuumed"  # its content is the time of the last vacuum
@@ -41,19 +42,33 @@ class Upkeep(NamedTuple):
 DEFAULT_UPKEEP = Upkeep()
 
 
-def migrate_seals(lake: Lake, on_step: OnStep) -> None:
-    """Store the seals of commits that are only in the logs, and delete those of commits that a killed run lacks."""
+def migrate_lake(lake: Lake, on_step: OnStep) -> None:
+    """Bring the bronze tables of an older posthouse to the form of this one, and let their seals agree with the logs.
+
+    Seals of commits that are only in the logs are stored, those of commits that a killed run lacks are deleted. An
+    older posthouse kept each day in a directory, and its files do not hold the day.
+    """
     seals = SealTable(lake.storage)
     for table in COPIES:
         if changed := seals.reconcile(table):
             on_step(RunStep("sealed", SEALS_TABLE, changed, {"of": table}))
+        delta, schema = lake.delta(table), arrow_schema(table)
+        if delta.has_partitions():
+            files = [write_groups(delta.storage, schema, read_groups(delta.storage, file)) for file in delta.files()]
+            delta.replace_files(files, schema)
+            on_step(RunStep("migrated", table, sum(file.rows for file in files), {}))
 
 
-def tidy_lake(lake: Lake, upkeep: Upkeep, on_step: OnStep) -> None:
+def tidy_lake(lake: Lake, clock: Clock, upkeep: Upkeep, on_step: OnStep) -> None:
     """Merge small files, and set how long logs and replaced files are kept."""
+    from posthouse.pipeline.tables.catalog import BY_NAME
+
+    today = day_of(clock.wall_ns())
     for name in declared_names():
         delta = lake.delta(name)
-        if merged := compact(delta, arrow_schema(name), partition_columns(name), upkeep.compact_files):
+        # A run that changes one row writes its file again: files of silver and gold stay smaller.
+        full_rows = FILE_ROWS if name in BY_NAME and BY_NAME[name].is_by_day else FULL_ROWS
+        if merged := compact(delta, arrow_schema(name), today, upkeep.compact_files, full_rows):
             on_step(RunStep("compacted", name, 0, {"files": merged}))
         delta.configure(upkeep.retention_s(name))
 

@@ -20,11 +20,12 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import posthouse
-from posthouse.files import home_directory
+from posthouse.files import home_directory, open_locked
 from posthouse.model.errors import PosthouseError, error
 from posthouse.pipeline.session.class_sharing import make_when_done, sharing_options
 from posthouse.pipeline.session.java import Java, find_java, java_home_of
@@ -39,9 +40,7 @@ _EXCLUDED = ("__pycache__",)
 
 def ship_package(spark: SparkSession) -> None:
     """Send the posthouse package to the workers; the zip stays until this process exits, for workers that join late."""
-    folder = tempfile.mkdtemp(prefix="posthouse-package-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    spark.addArtifact(str(zip_package(Path(folder) / "posthouse.zip")), pyfile=True)
+    spark.addArtifact(str(zip_package(Path(scratch_directory()) / "posthouse.zip")), pyfile=True)
 
 
 def zip_package(target: Path) -> Path:
@@ -54,6 +53,7 @@ def zip_package(target: Path) -> Path:
     return target
 
 
+_SCRATCH = "posthouse-scratch-"
 _CONNECT = "sc://"
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it: it has started the JVM and chosen the master
@@ -70,7 +70,7 @@ _RUNTIME = {
     # The default for Parquet timestamps is INT96, which other readers of the lake do not support.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
-    # Keep the partition value in day=2026-11-15 as text.
+    # Keep the day as text where an older posthouse left it in the path of a file, as in day=2026-11-15.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -127,7 +127,7 @@ def spark_session(
         chosen |= _java_options(java, uses_cds=uses_cds, is_brief=is_brief)
         _prepare_process(java, _executor_python(environ, python, given), is_local=is_local)
     if is_local and "SPARK_LOCAL_DIRS" not in environ:
-        chosen["spark.local.dir"] = _scratch_directory()
+        chosen["spark.local.dir"] = scratch_directory()
     if not is_local:
         chosen |= {f"spark.executorEnv.{name}": value for name, value in (executor_environ or {}).items()}
     for name, value in (chosen | given).items():
@@ -164,6 +164,11 @@ def is_connect(spark: SparkSession) -> bool:
     return not hasattr(spark, "_jsparkSession")
 
 
+def is_on_this_machine(spark: SparkSession) -> bool:
+    """Return True if the workers of a session see the files of this process."""
+    return not is_connect(spark) and is_local_master(str(spark.conf.get("spark.master")))
+
+
 def register(spark: SparkSession) -> None:
     """Make format("posthouse") work in any session, for batches, streams and writes; calling it again is harmless.
 
@@ -172,7 +177,7 @@ def register(spark: SparkSession) -> None:
     from posthouse.pipeline.connector.data_source import register_source
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    if is_connect(spark) or not is_local_master(str(spark.conf.get("spark.master"))):
+    if not is_on_this_machine(spark):
         ship_package(spark)
     register_source(spark)
 
@@ -182,11 +187,18 @@ def _executor_python(environ: Mapping[str, str], python: str | None, settings: M
     return named or sys.executable
 
 
-def _scratch_directory() -> str:
-    """Create a private directory for what Spark spills and shuffles; it goes when this process ends."""
-    folder = tempfile.mkdtemp(prefix="posthouse-spark-")
+def scratch_directory() -> str:
+    """Create a private directory; it goes when this process ends, or if that is killed, with the next call."""
+    place = Path(tempfile.gettempdir())
+    for left in place.glob(f"{_SCRATCH}*"):
+        with suppress(OSError):  # its process lives, or another user has it
+            os.close(open_locked(left, wait=False, create=False))
+            shutil.rmtree(left, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{_SCRATCH}"))  # under a name that no other process looks for
+    open_locked(made, create=False)  # until this process ends
+    folder = made.rename(place / made.name.removeprefix("."))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    return str(folder)
 
 
 def _start(builder: SparkSession.Builder) -> SparkSession:

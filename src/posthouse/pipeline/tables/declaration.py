@@ -68,6 +68,8 @@ class Table:
     refresh: RefreshMode
     #: The keys of the table that folds the rows of this one, if they differ from `keys`.
     group: tuple[str, ...] = ()
+    #: Gives the same rows as `function` for inputs of one partition each, without jobs of its own.
+    small_function: TableFunction | None = None
 
     @property
     def layer(self) -> str:
@@ -80,9 +82,9 @@ class Table:
         return self.refresh is not RefreshMode.REPLACE_DAYS
 
     @property
-    def partition_by(self) -> tuple[str, ...]:
-        """The partition columns: the day on which a key opened; none for facts, whose keys open on other days."""
-        return () if self.refresh is RefreshMode.APPEND_FACTS else ("day",)
+    def is_by_day(self) -> bool:
+        """True if files hold the rows of a day, that on which a key opened; a key of facts opens on other days."""
+        return self.refresh is not RefreshMode.APPEND_FACTS
 
     @property
     def stored(self) -> StructType:
@@ -97,11 +99,17 @@ class Table:
 
     def compute(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """Return the rows of the table with all stored columns."""
+        return self._with_stored_columns(self.function(inputs))
+
+    def compute_small(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
+        """Return the same for inputs of one partition each."""
+        return self._with_stored_columns((self.small_function or self.function)(inputs))
+
+    def _with_stored_columns(self, rows: DataFrame) -> DataFrame:
         times = [field.name for field in self.schema.fields if is_time(field.name)]
         added = {name.removesuffix("_ns"): f.timestamp_micros(whole(f.col(name), MICROSECOND_NS)) for name in times}
         added |= {KEY_HASH: key_hash(self.keys)} if self.is_keyed else {}
         added |= {GROUP_HASH: key_hash(self.group)} if self.group else {}
-        rows = self.function(inputs)
         stored = rows.withColumns(added) if added else rows  # Spark Connect refuses to add no column
         return stored.select(*self.stored.fieldNames())
 

@@ -17,6 +17,7 @@ from posthouse.model.limits import MILLISECOND_NS
 from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, hour, struct
 from posthouse.pipeline.tables.gold_traffic_hourly import STATES
+from posthouse.pipeline.tables.silver_deliveries import MOVED
 
 KEYS = ("day", "hour", "source", "mesh", "agent")
 _SUMS = ("sent", "received", *STATES, "refused", "loops_stopped", "lock_waits", "lock_wait_ms")
@@ -60,7 +61,8 @@ def _received(deliveries: DataFrame) -> DataFrame:
     latency_ns = f.when(is_done, f.col("ended_at_ns") - f.col("opened_at_ns"))
     states = [_count(f.col("state").isin(*names)).alias(column) for column, names in STATES.items()]
     percentiles = [_ms(f.percentile(latency_ns, share / 100)).alias(f"p{share}_ms") for share in (50, 90, 99)]
-    rows = deliveries.withColumn("agent", f.coalesce("recipient", "reader")).groupBy(*KEYS)
+    counted = deliveries.where(f.col("state") != MOVED)
+    rows = counted.withColumn("agent", f.coalesce("recipient", "reader")).groupBy(*KEYS)
     return rows.agg(f.count("*").alias("received"), *states, *percentiles, _ms(f.max(latency_ns)).alias("max_ms"))
 
 

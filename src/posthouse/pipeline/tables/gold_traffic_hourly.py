@@ -1,6 +1,7 @@
 """gold_traffic_hourly: messages, bytes and delivery outcomes, by hour.
 
-A delivery counts in the hour in which it was opened, even if it ends later.
+A delivery counts in the hour in which it was opened, even if it ends later; one that moved to the successor of its
+reader's key counts there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pyspark.sql import functions as f
 
 from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, struct
+from posthouse.pipeline.tables.silver_deliveries import MOVED
 
 KEYS = ("day", "hour", "source", "mesh")
 #: Column -> the delivery states that it counts.
@@ -37,7 +39,7 @@ def traffic_hourly(inputs: Mapping[str, DataFrame]) -> DataFrame:
         f.countDistinct("sender").alias("senders"),
     )
     states = [_count(f.col("state").isin(*names)).alias(column) for column, names in STATES.items()]
-    opened = deliveries.groupBy(*KEYS).agg(f.count("*").alias("deliveries"), *states)
+    opened = deliveries.where(f.col("state") != MOVED).groupBy(*KEYS).agg(f.count("*").alias("deliveries"), *states)
     joined = sent.join(opened, list(KEYS), "full")
     return joined.select(*KEYS, *[f.coalesce(name, f.lit(0)).cast("long").alias(name) for name in _COUNTS])
 

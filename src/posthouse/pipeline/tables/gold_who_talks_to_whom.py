@@ -1,4 +1,7 @@
-"""gold_who_talks_to_whom: deliveries per sender and recipient, by day; the edges of the agent graph."""
+"""gold_who_talks_to_whom: deliveries per sender and recipient, by day; the edges of the agent graph.
+
+A delivery that moved to the successor of its reader's key counts there.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pyspark.sql import functions as f
 
 from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, struct
+from posthouse.pipeline.tables.silver_deliveries import MOVED
 
 KEYS = ("day", "source", "mesh", "sender", "recipient")
 SCHEMA = struct(
@@ -18,7 +22,7 @@ SCHEMA = struct(
 
 def who_talks_to_whom(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return counts per pair and day."""
-    kept = inputs["silver_deliveries"].where(~f.col(LOST) & f.col("sender").isNotNull())
+    kept = inputs["silver_deliveries"].where(~f.col(LOST) & f.col("sender").isNotNull() & (f.col("state") != MOVED))
     is_delivered = f.col("state").isin("confirmed", "handled")
     counts = kept.groupBy(*KEYS).agg(
         f.count("*").alias("deliveries"),

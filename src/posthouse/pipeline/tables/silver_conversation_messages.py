@@ -10,7 +10,8 @@ recomputes whole conversations misses no link.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -18,6 +19,9 @@ from pyspark.sql.types import DoubleType
 
 from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, struct
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KEYS = ("source", "message_id")
 CONVERSATION = ("source", "mesh", "conversation")
@@ -37,10 +41,30 @@ SCHEMA = struct(
 _MESSAGE = ["source", "mesh", "message_id"]
 
 
+_RESOLVED = struct(**dict.fromkeys((*_MESSAGE, "conversation"), TEXT), depth=LONG)
+
+
 def conversation_messages(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return one row per message that no restore dropped."""
+    return _conversation_messages(inputs, resolve)
+
+
+def few_conversation_messages(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the same for messages of one partition: links are followed in one task, not in a job per round."""
+
+    def follow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from posthouse.pipeline.tables.follow_links import follow_batches
+
+        return follow_batches(batches)
+
+    return _conversation_messages(inputs, lambda links: links.coalesce(1).mapInArrow(follow, _RESOLVED).coalesce(1))
+
+
+def _conversation_messages(
+    inputs: Mapping[str, DataFrame], resolve_links: Callable[[DataFrame], DataFrame]
+) -> DataFrame:
     kept = inputs["silver_messages"].where(~f.col(LOST)).withColumn("mesh", f.coalesce("mesh", f.lit("")))
-    return kept.join(resolve(_links(kept)), _MESSAGE).select(*SCHEMA.fieldNames())
+    return kept.join(resolve_links(_links(kept)), _MESSAGE).select(*SCHEMA.fieldNames())
 
 
 def _links(messages: DataFrame) -> DataFrame:
@@ -108,4 +132,5 @@ TABLE = Table(
     conversation_messages,
     RefreshMode.FOLLOW_REPLIES,
     group=CONVERSATION,
+    small_function=few_conversation_messages,
 )

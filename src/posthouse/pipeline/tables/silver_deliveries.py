@@ -2,7 +2,9 @@
 
 Each row of silver_deliveries_facts is one change of one delivery; a record about several deliveries becomes several
 facts. The state is that of the last fact that opens or ends the delivery, because `sent` may be recorded after an end
-that overtook it. The record of a removed bus endpoint names no messages; the dead letters of its messages do.
+that overtook it. A delivery whose reader rotated its key stays as `moved` and goes on in a row of the successor, which
+has the state of before; every count of deliveries leaves the moved one out. The record of a removed bus endpoint names
+no messages; the dead letters of its messages do.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ _IDS, _BOOLS, _LONGS = "array<string>", "array<boolean>", "array<bigint>"
 _MANY = ("delivery.confirmed", "delivery.expired", "delivery.purged", "delivery.blocked")
 _ONE = ("delivery.rejected", "delivery.dead")
 _AFTER = ("purged", "replaced")  # on the bus, these may name dead letters of a removed mailbox
-_OPENS = ("queued", "requeued")
+MOVED = "moved"  # the state of a delivery that goes on, and counts, under another key
+_CONTINUED = "continued"  # the successor of a key has a delivery that was sent to the key before
+_OPENS = ("queued", "requeued", _CONTINUED)
 _UNREGISTERED = "endpoint unregistered"  # the reason of dead letters of a removed endpoint
 _BUS = {"bus.published": "queued", "bus.handled": "handled", "bus.failed": "failed", "bus.dead": "dead"}
 
@@ -81,7 +85,7 @@ _BUS = {"bus.published": "queued", "bus.handled": "handled", "bus.failed": "fail
 def delivery_facts(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the facts of deliveries."""
     journal = inputs["bronze_journal"]
-    parts = (_opened(journal), _sent(journal), _many(journal), _one(journal), _requeued(journal))
+    parts = (_opened(journal), _sent(journal), _many(journal), _one(journal), _requeued(journal), _moved(journal))
     facts = _rows(*parts[0])
     for part in (*parts[1:], _bus(journal), _dead_letters(journal), _pinch(journal)):
         facts = facts.unionByName(_rows(*part))
@@ -112,8 +116,7 @@ def _agent_in(destination: Column) -> Column:
 
 
 def _labelled(body: Column, field: str, fact: str) -> Column:
-    nodes = f.coalesce(_array(body, field, _IDS), f.array().cast(_IDS))
-    return f.transform(nodes, lambda node: f.struct(node.alias("node"), f.lit(fact).alias("fact")))
+    return f.transform(_ids(body, field), lambda node: f.struct(node.alias("node"), f.lit(fact).alias("fact")))
 
 
 def _sent(journal: DataFrame) -> _Part:
@@ -161,6 +164,24 @@ def _requeued(journal: DataFrame) -> _Part:
         "fact": f.lit("requeued"),
         "reader": text(f.col("body"), "recipient"),
         "message_id": f.col("ref"),
+    }
+
+
+def _moved(journal: DataFrame) -> _Part:
+    """Return both sides of each move: the end under the former key, and the state under its successor."""
+    body = f.col("body")
+    fields = {"id": "ids", "state": "states", "sender": "senders", "agent": "agents"}
+    zipped = f.arrays_zip(*[_ids(body, field).alias(name) for name, field in fields.items()])
+    rows = journal.where(f.col("type") == "delivery.moved").withColumn("each", f.explode(zipped))
+    state = f.when(f.col("each.state") == "sent", _CONTINUED).otherwise(f.col("each.state"))
+    before = f.struct(text(body, "recipient").alias("node"), f.lit(MOVED).alias("fact"))
+    after = f.struct(f.col("ref").alias("node"), state.alias("fact"))
+    return rows.withColumn("side", f.explode(f.array(before, after))), {
+        "fact": f.col("side.fact"),
+        "reader": f.col("side.node"),
+        "message_id": f.col("each.id"),
+        "recipient": agent_of(f.col("side.node"), f.col("each.agent")),
+        "sender": f.col("each.sender"),
     }
 
 
@@ -212,6 +233,11 @@ def _pinch(journal: DataFrame) -> _Part:
     }
 
 
+def _ids(body: Column, field: str) -> Column:
+    """Return a list of texts in a body, empty if it is absent."""
+    return f.coalesce(_array(body, field, _IDS), f.array().cast(_IDS))
+
+
 def _array(body: Column, field: str, kind: str) -> Column:
     return f.from_json(text(body, field), kind)
 
@@ -252,7 +278,8 @@ def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 def _columns() -> list[Column]:
     is_open = f.col("last.fact").isin(*_OPENS)
-    was_sent = f.coalesce((f.col("last_sent.seq") > f.col("last.seq")) & f.col("last_sent.kept"), f.lit(False))
+    is_later = (f.col("last_sent.seq") > f.col("last.seq")) & f.col("last_sent.kept")
+    was_sent = f.coalesce(is_later, f.lit(False)) | (f.col("last.fact") == _CONTINUED)
     opened_at_ns = f.col("first.at_ns")
     return [
         *[f.col(name) for name in (*KEYS, "recipient", "sender")],

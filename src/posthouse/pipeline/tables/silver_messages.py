@@ -1,9 +1,9 @@
-"""silver_messages: every message that the relay, the bus or the Pinch wire accepted, with its own metadata.
+"""silver_messages: every message that a relay, a bus, the Pinch wire or a host accepted, with its own metadata.
 
 It is folded from silver_messages_facts. A message of the relay has two facts: `accepted` (from the journal) and
 `content` (from the event: reply, conversation, priority and usage; never the body). A message of the bus has one fact
 per endpoint that it reached, because the record holds the whole envelope. A Pinch message has one fact, because its
-content is opaque.
+content is opaque. Mail between agents of one host, which no relay sees, has one fact of the host's outbox.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _TAGS = "struct<tags: array<array<string>>>"
 def message_facts(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the facts of messages."""
     journal, events = inputs["bronze_journal"], inputs["bronze_events"]
-    parts = (_relay(journal), _contents(events), _bus(journal), _pinch(journal))
+    parts = (_relay(journal), _contents(events), _bus(journal), _pinch(journal), _host(journal))
     facts = parts[0]
     for part in parts[1:]:
         facts = facts.unionByName(part)
@@ -151,6 +151,27 @@ def _pinch(journal: DataFrame) -> DataFrame:
         size=number(body, "size"),
         recipients=f.lit(1).cast("long"),
         mentions=f.lit(0).cast("long"),
+    )
+
+
+def _host(journal: DataFrame) -> DataFrame:
+    body = f.col("body")
+    node = text(body, "destination")
+    return _rows(
+        journal.where((f.col("type") == "outbox.queued") & (text(body, "local") == "true")),
+        ACCEPTED,
+        "host",
+        f.col("ref"),
+        mesh=f.col("mesh"),
+        sender=node,
+        agent=agent_of(node, text(body, "from_agent")),
+        destination_kind=f.lit("agent"),
+        destination=agent_of(node, text(body, "to_agent")),
+        client_message_id=text(body, "client_message_id"),
+        size=number(body, "size"),
+        recipients=f.lit(1).cast("long"),
+        mentions=f.lit(0).cast("long"),
+        **_usage(body, "usage"),
     )
 
 

@@ -4,7 +4,7 @@ One pass over the group decides about each event in order: a duplicate gets its 
 refusal, and a new one is written with all others of the group. Messages and confirmations have a handler each; plain
 events are decided here. Nothing but the store changes, so the writer may run a group again after a rollback. A
 fenced write reads its lock in the same transaction, so no grant can come between. A refused event of a list blocks
-later ones with the same destination.
+later ones with the same destination. An event that a deletion of its author named before it came is refused.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from posthouse.model.deletion import Deletion
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import PROFILE, READER_KINDS
 from posthouse.model.lease import FenceTag, fence_error
+from posthouse.model.mesh_limits import NO_LIMITS
+from posthouse.relay.accept.quotas import LimitsOf, Quotas
 from posthouse.relay.accept.submission import CommitEffects, Job, Submission
-from posthouse.relay.store.event_rows import EventRow
+from posthouse.relay.store.event_rows import EventRow, address_term
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.wire.accept_results import (
     Accepted,
@@ -60,8 +63,10 @@ class GroupHandler(Protocol):
 class KindHandlers(Protocol):
     """Makes the handlers of a group; implemented by posthouse.relay.messages.accept."""
 
-    def open_group(self, unit: Unit, rows: Sequence[EventRow], effects: CommitEffects) -> dict[type, GroupHandler]:
-        """Return the handlers of a group by the type of payload they handle."""
+    def open_group(
+        self, unit: Unit, rows: Sequence[EventRow], effects: CommitEffects, quotas: Quotas
+    ) -> dict[type, GroupHandler]:
+        """Return the handlers of a group by the type of payload they handle; those that add content take room."""
         ...
 
 
@@ -80,9 +85,15 @@ class _Fresh(NamedTuple):
     is_repeated: bool
 
 
-def commit_group(unit: Unit, submissions: Sequence[Submission], kind_handlers: KindHandlers) -> CommittedGroup:
+def commit_group(
+    unit: Unit,
+    submissions: Sequence[Submission],
+    kind_handlers: KindHandlers,
+    limits_of: LimitsOf = lambda _mesh: NO_LIMITS,
+) -> CommittedGroup:
     """Write the events of a group that may be written, and answer all of them."""
-    group = _Group(unit, [job for submission in submissions for job in submission.jobs], kind_handlers)
+    jobs = [job for submission in submissions for job in submission.jobs]
+    group = _Group(unit, jobs, kind_handlers, Quotas(unit, limits_of))
     for submission in submissions:
         blocked: set[Destination] = set()
         for job in submission.jobs:
@@ -95,12 +106,17 @@ def commit_group(unit: Unit, submissions: Sequence[Submission], kind_handlers: K
 class _Group:
     """Decisions about the events of a group, in order, and the rows to be written together."""
 
-    def __init__(self, unit: Unit, jobs: Sequence[Job], kind_handlers: KindHandlers) -> None:
+    def __init__(self, unit: Unit, jobs: Sequence[Job], kind_handlers: KindHandlers, quotas: Quotas) -> None:
         self._unit = unit
+        self._quotas = quotas
         self.effects = CommitEffects()
         rows = [job.row for job in jobs if job.row is not None and not job.row.is_ephemeral]
-        self._handlers = kind_handlers.open_group(unit, rows, self.effects)
+        self._handlers = kind_handlers.open_group(unit, rows, self.effects, quotas)
         self._known = unit.known([row.event.id for row in rows if self._needs_id_check(row)])
+        addresses = {row.address for row in rows if row.address is not None}
+        found = unit.find_tombstones([row.event.id for row in rows], addresses)
+        #: what deletions block, those of this group included
+        self._blocked_ids, self._deleted_through = set(found.ids), dict(found.addresses)
         self._answers: list[Answer | _Fresh] = []
         self._fresh: list[EventRow] = []
         #: event id -> index of its row among the fresh ones
@@ -122,6 +138,7 @@ class _Group:
             self._answers.append(_Fresh(len(self._fresh), is_repeated=False))
             self._fresh.append(decision)
             self._note_largest(decision)
+            self._note_deletion(decision)
             return False
         if isinstance(decision, Repeat):
             self._answers.append(_Fresh(self._indexes[decision.original_id], is_repeated=True))
@@ -154,7 +171,7 @@ class _Group:
         current_seqs = {current.seq for current in self._unit.find_current(addresses).values()}
         current_ids = {answer.id for answer in answers if isinstance(answer, Accepted) and answer.seq in current_seqs}
         for row in self._fresh:
-            if row.event.kind == PROFILE and row.event.id in current_ids:
+            if row.event.kind == PROFILE and row.event.id in current_ids and row.mirrored_by is None:
                 self.effects.profiles.append(row.event)
         return [
             ReplacingAccepted(answer.id, answer.seq, answer.duplicate, answer.seq in current_seqs)
@@ -184,17 +201,36 @@ class _Group:
         if refusal is None and blocked and kind not in READER_KINDS and destination_of(row) in blocked:
             refusal = error("earlier_refused")
         known_seq = self._known.get(event_id)
+        refusal = refusal or self._deletion_error(row)
         if (handler := self._handlers.get(type(row.payload))) is not None:
             return handler.decide(row, known_seq, refusal)
         if known_seq is not None:
             return Accepted(event_id, known_seq, True)
         if event_id in self._indexes:
             return Repeat(event_id)
-        return refusal or self._fencing_error(row) or row
+        return refusal or self._room_error(row) or self._fencing_error(row) or row
+
+    def _room_error(self, row: EventRow) -> PosthouseError | None:
+        return None if row.is_ephemeral else self._quotas.take(row)
+
+    def _note_deletion(self, row: EventRow) -> None:
+        if not isinstance(row.payload, Deletion):
+            return
+        self._blocked_ids |= {(id_, row.event.pubkey) for id_ in row.payload.ids}
+        for address in map(address_term, row.payload.coordinates):
+            before_ns = self._deleted_through.get(address, 0)
+            self._deleted_through[address] = max(before_ns, row.event.created_at_ns)
+
+    def _deletion_error(self, row: EventRow) -> PosthouseError | None:
+        """Return the refusal of an event that a deletion named before it came, or None."""
+        is_deleted = (row.event.id, row.event.pubkey) in self._blocked_ids
+        if row.address is not None:
+            is_deleted |= row.event.created_at_ns <= self._deleted_through.get(row.address, -1)
+        return error("event_deleted", id=row.event.id) if is_deleted else None
 
     def _fencing_error(self, row: EventRow) -> PosthouseError | None:
         """Return why a new event may not be written under its fence, or None."""
-        if row.fence is None or row.address is None:
+        if row.fence is None or row.address is None or row.mirrored_by is not None:
             return None
         current = self._unit.find_current([row.address]).get(row.address)
         largest = self._largest.get(row.address, (0, ""))

@@ -9,7 +9,7 @@ deferred jobs before the urgent ones they leave with, so a confirmation finds it
 two urgent groups are ahead of the writer; what comes meanwhile shares the next one. Deferred groups do not count there,
 and their timer waits while one of them is ahead, so on a slow disk they never block urgent jobs. A job that trips over
 a defect fails alone: the jobs of its group are written again, each in a unit of its own. If the store has no room for
-a group, the jobs of each handler are written again by themselves: a small one may still fit.
+a group, or a handler has to decide again, the jobs of each handler are written again by themselves.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from typing import Any, NamedTuple, Protocol
 
 import structlog
 
+from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, Transient
+from posthouse.model.limits import SECOND_NS
 from posthouse.relay.metrics import MetricsObserver, NullObserver
 from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.store.shared_store import MeshesChanged
 
 log = structlog.get_logger(__name__)
 GROUP_EVENTS = 512  # keeps a transaction, and so the answers of all its callers, in the low milliseconds
@@ -65,8 +68,9 @@ class _Part(NamedTuple):
 class GroupCommitter:
     """Jobs that wait for their group, and the groups ahead of the writer."""
 
-    def __init__(self, store: RelayStore) -> None:
+    def __init__(self, store: RelayStore, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._urgent: list[_Waiting] = []
         self._deferred: list[_Waiting] = []
@@ -139,7 +143,7 @@ class GroupCommitter:
         try:
             self._store.submit_with_callback(
                 lambda unit: [part.handler.write(unit, part.jobs) for part in parts],
-                partial(self._finish, parts, is_urgent, self._loop.time()),
+                partial(self._finish, parts, is_urgent, self._clock.boot_ns()),
                 size=sum([sum(part.sizes) for part in parts]),
                 is_short=is_urgent and len(parts) == 1 and len(parts[0].jobs) == 1,
             )
@@ -158,17 +162,21 @@ class GroupCommitter:
         self,
         parts: list[_Part],
         is_urgent: bool,
-        started_s: float,
+        started_ns: int,
         results: list[Any] | None,
         failure: BaseException | None,
     ) -> None:
         self._count_ahead(-1, is_urgent)
-        self.observer.observe("posthouse_relay_commit_seconds", self._loop.time() - started_s)
+        committed_ns = self._store.committed_ns()
+        self.observer.observe("posthouse_relay_commit_seconds", (committed_ns - started_ns) / SECOND_NS)
         if failure is not None:
             self._fail(parts, is_urgent, failure)
         else:
             for part, result in zip(parts, results or (), strict=True):
                 _guard(partial(part.handler.on_committed, part.jobs, result))
+            if is_urgent:  # its events are written to all subscribers now
+                lag_ns = self._clock.boot_ns() - committed_ns
+                self.observer.observe("posthouse_relay_event_lag_seconds", lag_ns / SECOND_NS)
         self.flush()
         if self._is_deferred_due:
             self._flush_due()
@@ -197,7 +205,8 @@ def _guard(callback: Callable[[], None]) -> None:
 
 def _to_retry(parts: list[_Part], failure: BaseException) -> list[_Part]:
     """Return the parts of a failed group that are worth writing by themselves; none if all of it has failed."""
-    if isinstance(failure, PosthouseError) and failure.code == "store_full":
+    is_full = isinstance(failure, PosthouseError) and failure.code == "store_full"
+    if is_full or isinstance(failure, MeshesChanged):
         return parts if len(parts) > 1 else []
     if _concerns_all(failure) or sum([len(part.jobs) for part in parts]) == 1:
         return []

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 
 import structlog
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Transient, error
+from posthouse.model.event import Event
 from posthouse.model.limits import SECOND_NS
 from posthouse.relay.accept.authorize import Authorizer
 from posthouse.relay.accept.commit import CommittedGroup, KindHandlers, commit_group
@@ -25,12 +27,26 @@ from posthouse.relay.accept.group_commit import GroupCommitter
 from posthouse.relay.accept.submission import Answered, CommitEffects, Job, OnAnswers, Submission, Submitter
 from posthouse.relay.accept.verify import open_verifier
 from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.store.shared_store import Leadership, MeshesChanged
 from posthouse.relay.wire.accept_results import Accepted, Answer, Committed, ConfirmationAccepted, Declined, Listener
+from posthouse.tracing import TRACEPARENT, Role, Tracer
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 MAX_EVENTS = 32_768  # on the path at once
 MAX_BYTES = 128 * 1024 * 1024
+
+
+class OtherRelays(Leadership, Protocol):
+    """The other relays of the store, one of which may lead: it decides about fenced events."""
+
+    def forward(self, submission: Submission, on_answers: Callable[[Sequence[Answer]], None]) -> None:
+        """Let the leader decide about the events of a submission."""
+        ...
+
+    def pass_on(self, committed: Sequence[Committed]) -> None:
+        """Send what the others cannot read from the store: ephemeral events."""
+        ...
 
 
 class AcceptPath:
@@ -57,12 +73,22 @@ class AcceptPath:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_closed = False
+        #: None: this relay is alone
+        self.other_relays: OtherRelays | None = None
+        #: None: events are not traced
+        self.tracer: Tracer | None = None
         #: how many events were accepted, were known already, were passed on only, were refused
         self.counts = {"accepted": 0, "duplicate": 0, "ephemeral": 0, "refused": 0}
 
     def open_submitter(self, on_answers: OnAnswers, payer: str | None = None) -> Submitter:
         """Return the entry of one connection; `payer` pays for events of keys that may not write."""
+        if self.other_relays is not None:  # one of them may have just given the right: only a transaction knows
+            return Submitter(self.enter, on_answers, payer=payer)
         return Submitter(self.enter, on_answers, self._authorizer.early_error, payer)
+
+    def open_mirror(self, on_answers: OnAnswers, mirrored_by: str, mesh: str) -> Submitter:
+        """Return the entry of events of one mesh that a node brings from another relay."""
+        return Submitter(self.enter, on_answers, partial(_mesh_error, mesh), mirrored_by=mirrored_by)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with every group of committed events from now on; return a function that stops it."""
@@ -87,6 +113,8 @@ class AcceptPath:
         if self._events and (self._events + len(jobs) > MAX_EVENTS or self._bytes + submission.size > MAX_BYTES):
             raise error("store_busy", items=self._events, bytes=self._bytes)
         self._authorizer.strangers.check(submission.submitter.payer)
+        if self.tracer is not None:
+            submission.entered_ns = self.tracer.now_ns()
         is_alone = not self._events and len(jobs) == 1
         self._events += len(jobs)
         self._bytes += submission.size
@@ -104,11 +132,33 @@ class AcceptPath:
             submission = job.submission
             submission.unverified -= 1
             if not submission.unverified:
-                waiting = submission.submitter.waiting
-                while waiting and not waiting[0].unverified:
-                    ready.append(waiting.popleft())
+                ready += self._take_ready(submission.submitter)
+        self._accept(ready)
+
+    def _take_ready(self, submitter: Submitter) -> list[Submission]:
+        """Take the submissions of a connection that are verified, in order, up to one that the leader decides about."""
+        ready: list[Submission] = []
+        while submitter.waiting and not submitter.waiting[0].unverified and not submitter.is_forwarding:
+            submission = submitter.waiting.popleft()
+            if self.other_relays is not None and submission.is_fenced and not self.other_relays.is_leader:
+                submitter.is_forwarding = True
+                self.other_relays.forward(submission, partial(self._take_forwarded, submission))
+            else:
+                ready.append(submission)
+        return ready
+
+    def _take_forwarded(self, submission: Submission, answers: Sequence[Answer]) -> None:
+        """Pass on the answers of the leader, and go on with the later submissions of the connection."""
+        submitter = submission.submitter
+        self._finish([submission], answers, is_committed_here=False)
+        submitter.is_forwarding = False
+        self._accept(self._take_ready(submitter))
+
+    def _accept(self, ready: Sequence[Submission]) -> None:
+        """Authorize verified submissions and commit them."""
         self._authorizer.authorize([job for submission in ready for job in submission.jobs])
         for submission in ready:
+            submission.authorized_at = self._authorizer.meshes_changed_at
             first = submission.jobs[0]
             if first.row is None and first.refusal is not None and not submission.is_list:
                 self._finish([submission], [Declined(first.event_id, first.refusal)])  # the store cannot know it
@@ -118,7 +168,12 @@ class AcceptPath:
 
     def write(self, unit: Unit, submissions: Sequence[Submission]) -> CommittedGroup:
         """Write a group inside the transaction; called by the committer."""
-        return commit_group(unit, submissions, self._kind_handlers)
+        if self.other_relays is not None and any(submission.is_fenced for submission in submissions):
+            self.other_relays.check_term()
+        if unit.meshes_changed_at > min([submission.authorized_at for submission in submissions]):
+            raise MeshesChanged
+        self._authorizer.refuse_retired([job for submission in submissions for job in submission.jobs])
+        return commit_group(unit, submissions, self._kind_handlers, self._authorizer.limits_of)
 
     def on_committed(self, submissions: Sequence[Submission], result: CommittedGroup) -> None:
         """Answer a group, then give its effects to reader sessions; called by the committer."""
@@ -126,13 +181,31 @@ class AcceptPath:
         self._on_effects(result.effects)
 
     def on_failed(self, submissions: Sequence[Submission], failure: BaseException) -> None:
-        """Refuse a group that was not written; called by the committer."""
+        """Refuse a group that was not written, or authorize it again; called by the committer."""
+        if isinstance(failure, MeshesChanged):
+            self._submit_again(submissions)
+            return
         if not isinstance(failure, PosthouseError):
             log.error("accept_failed", exc_info=failure)
             failure = error("internal", reason=type(failure).__name__)
         self._finish(submissions, _declined(submissions, failure))
 
-    def _finish(self, submissions: Sequence[Submission], answers: Sequence[Answer]) -> None:
+    def _submit_again(self, submissions: Sequence[Submission]) -> None:
+        """Decide again about a group: memory knows by now what another relay changed before its transaction."""
+        self._authorizer.authorize_again([job for submission in submissions for job in submission.jobs])
+        for submission in submissions:
+            submission.authorized_at = self._authorizer.meshes_changed_at
+            self._committer.submit(self, submission, events=len(submission.jobs), size=submission.size)
+        self._committer.flush()
+
+    def announce(self, committed: Sequence[Committed]) -> None:
+        """Call the listeners with events that were committed, here or by another relay."""
+        for listener in tuple(self._listeners):
+            _guard(listener, committed)
+
+    def _finish(
+        self, submissions: Sequence[Submission], answers: Sequence[Answer], *, is_committed_here: bool = True
+    ) -> None:
         committed: list[Committed] = []
         answered: dict[Submitter, list[Answered]] = {}
         jobs = [job for submission in submissions for job in submission.jobs]
@@ -142,6 +215,8 @@ class AcceptPath:
                 self._note_accepted(job, answer, committed)
             else:
                 self._note_refused(job, answer)
+        if self.tracer is not None:
+            _trace_accepted(self.tracer, jobs, answers)
         self._bytes -= sum([submission.size for submission in submissions])
         self._events -= len(jobs)
         if not self._events:
@@ -150,9 +225,10 @@ class AcceptPath:
             submitter.in_flight -= len(given)
             if submitter.on_answers is not None:
                 _guard(submitter.on_answers, given)
-        if committed:
-            for listener in tuple(self._listeners):
-                _guard(listener, committed)
+        if committed and is_committed_here:  # else they come with the commits of the other relay
+            self.announce(committed)
+            if self.other_relays is not None:
+                self.other_relays.pass_on(committed)
 
     def _note_accepted(self, job: Job, answer: Accepted, committed: list[Committed]) -> None:
         row = job.row
@@ -172,12 +248,30 @@ class AcceptPath:
             self._authorizer.give_back(job)
 
 
+def _trace_accepted(tracer: Tracer, jobs: Sequence[Job], answers: Sequence[Answer]) -> None:
+    """Record how long the relay took to accept, or to refuse, each event that its sender traces."""
+    for job, answer in zip(jobs, answers, strict=True):
+        parent = None if job.row is None else job.row.event.value(TRACEPARENT)
+        if job.row is not None and parent is not None:
+            attributes: dict[str, str | int] = {"posthouse.mesh": job.row.mesh, "posthouse.kind": job.row.event.kind}
+            attributes["messaging.message.id"] = job.row.event.id
+            if isinstance(answer, Accepted) and answer.seq is not None:
+                attributes["posthouse.seq"] = answer.seq
+            failure = answer.error if isinstance(answer, Declined) else None
+            tracer.record("accept", Role.SERVER, parent, job.submission.entered_ns, attributes, failure)
+
+
 def _guard(listener: Callable[[Sequence[T]], None], values: Sequence[T]) -> None:
     """Call a listener; a defect in one must not stop the others, nor the path."""
     try:
         listener(values)
     except Exception:
         log.exception("listener_failed")
+
+
+def _mesh_error(mesh: str, event: Event) -> PosthouseError | None:
+    """Return the refusal of an event of another mesh than the one that its mirror may write."""
+    return None if event.mesh == mesh else error("mirror_refused", reason=f"it is of the mesh {event.mesh}")
 
 
 def _declined(submissions: Sequence[Submission], refusal: PosthouseError) -> list[Answer]:

@@ -43,15 +43,26 @@ class Job:
 class Submission:
     """The events of one `submit`."""
 
-    __slots__ = ("jobs", "size", "submitter", "unverified")
+    __slots__ = ("authorized_at", "entered_ns", "jobs", "size", "submitter", "unverified")
 
     def __init__(self, events: Sequence[bytes], submitter: Submitter) -> None:
         self.submitter = submitter
         self.jobs = [Job(bytes(raw), self) for raw in events]
         #: bytes of JSON
         self.size = sum([len(job.raw) for job in self.jobs])
+        #: seq of the last change of a mesh by another relay that the rights were checked with
+        self.authorized_at = 0
+        #: when it entered the accept path, if events are traced; else 0
+        self.entered_ns = 0
         #: how many jobs are not verified yet
         self.unverified = len(self.jobs)
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a lock decides about one of its events; known once all are verified."""
+        return self.submitter.mirrored_by is None and any(
+            job.row is not None and job.row.fence is not None for job in self.jobs
+        )
 
     @property
     def is_list(self) -> bool:
@@ -74,7 +85,7 @@ OnAnswers = Callable[[Sequence[Answered]], None]
 class Submitter:
     """The order of one connection."""
 
-    __slots__ = ("_enter", "in_flight", "on_answers", "payer", "right_error", "waiting")
+    __slots__ = ("_enter", "in_flight", "is_forwarding", "mirrored_by", "on_answers", "payer", "right_error", "waiting")
 
     def __init__(
         self,
@@ -82,8 +93,11 @@ class Submitter:
         on_answers: OnAnswers,
         right_error: Callable[[Event], PosthouseError | None] = lambda _event: None,
         payer: str | None = None,
+        mirrored_by: str | None = None,
     ) -> None:
         self._enter = enter
+        #: the node that brings events of another relay; None: they come from their authors
+        self.mirrored_by = mirrored_by
         #: returns why the author that an event claims may not write it; called before the signature is verified
         self.right_error = right_error
         #: the node or address whose rate pays for events without rights; None: nothing pays
@@ -92,6 +106,8 @@ class Submitter:
         self.on_answers: OnAnswers | None = on_answers
         #: how many events have no answer yet
         self.in_flight = 0
+        #: whether another relay decides about a submission; later ones wait for its answer
+        self.is_forwarding = False
         #: submissions that are not handed to the writer yet, oldest first
         self.waiting: deque[Submission] = deque()
 

@@ -29,7 +29,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, check_publishable, check_structure, decode_event, read_event
 from posthouse.model.limits import KIB, MILLISECOND_NS
 from posthouse.relay.accept.submission import Job
-from posthouse.relay.store.event_rows import event_row
+from posthouse.relay.store.event_rows import event_row, mirrored_row
 
 log = structlog.get_logger(__name__)
 OnVerified = Callable[[Sequence[Job]], None]
@@ -49,7 +49,9 @@ def verify_job(job: Job) -> None:
         if (refusal := job.submission.submitter.right_error(event)) is not None:
             raise refusal  # a key that may not write costs no signature
         verify(event.pubkey, canonical, event.sig)
-        job.row = event_row(event, canonical, text)
+        row = event_row(event, canonical, text)
+        mirrored_by = job.submission.submitter.mirrored_by
+        job.row = row if mirrored_by is None else mirrored_row(row, mirrored_by)
     except PosthouseError as refusal:
         job.refusal = refusal
     except Exception as defect:

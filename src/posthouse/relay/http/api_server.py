@@ -8,23 +8,26 @@ for this machine only, may serve the metrics without a token.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from aiohttp import web
+
 from posthouse.http.admission import AdmissionLimits
-from posthouse.http.call import BodyLimits
+from posthouse.http.call import BodyLimits, Call
 from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
 from posthouse.http.guard import UNIX, Guard
 from posthouse.http.response import HttpResponse, problem_response
 from posthouse.http.router import Route, Router
 from posthouse.http.server import ConnectionLimits, HttpConnection, HttpServer, listen_tcp, listen_unix
-from posthouse.relay.context import RelayCall, RelayContext
+from posthouse.model.strict_json import write_ns_as_text
+from posthouse.relay.context import METRICS_PATH, NS_HEADER, RelayCall, RelayContext, wants_ns_as_text
 from posthouse.relay.http.operation_routes import LOCAL_METRICS_ROUTES
 from posthouse.relay.listen import ListenAddress, Protection, site_of
-from posthouse.relay.metrics import Meters
-from posthouse.relay.wire.edge_limits import EdgeLimits
+from posthouse.relay.metrics import CONTENT_TYPE, Meters
+from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 
 _CODES = ServerCodes(busy="requests_exhausted", stopping="relay_stopping", timeout="relay_not_ready")
 _METRICS_STOP_S = 1.0
@@ -33,7 +36,7 @@ _METRICS_STOP_S = 1.0
 def make_http_server(context: RelayContext, routes: Sequence[Route[RelayCall]], guard: Guard) -> HttpServer:
     """Return the HTTP server of a relay, ready to listen."""
     limits, meters = context.limits, context.meters
-    dispatcher = Dispatcher(
+    dispatcher = _RelayDispatcher(
         context,
         Router(routes),
         RelayCall,
@@ -56,8 +59,40 @@ def make_http_server(context: RelayContext, routes: Sequence[Route[RelayCall]], 
 
 async def listen_for_metrics(context: RelayContext, where: ListenAddress | Path) -> MetricsListener:
     """Serve /metrics, and nothing else, on a loopback port or a Unix socket, without a token."""
-    site = UNIX if isinstance(where, Path) else site_of(where, Protection())
-    server = make_http_server(context, LOCAL_METRICS_ROUTES, Guard(site))
+    return await _open_listener(where, lambda guard: make_http_server(context, LOCAL_METRICS_ROUTES, guard))
+
+
+@dataclass(slots=True)
+class FollowerContext:
+    """What the requests to a follower share: it has nothing but metrics."""
+
+    meters: Meters
+    is_stopping: bool = False
+
+
+async def listen_for_follower(meters: Meters, where: ListenAddress | Path) -> MetricsListener:
+    """Serve the metrics of a follower as those of a relay are served."""
+    dispatcher = Dispatcher(
+        FollowerContext(meters),
+        Router((Route("GET", METRICS_PATH, _render, is_public=True),)),
+        Call[FollowerContext],
+        _request_limits(DEFAULT_LIMITS),
+        _CODES,
+        problem_response,
+        _RequestCounter(meters),
+        lambda _call: None,
+    )
+    return await _open_listener(
+        where, lambda guard: HttpServer(dispatcher, _connection_limits(DEFAULT_LIMITS), guard=guard)
+    )
+
+
+async def _render(call: Call[FollowerContext]) -> HttpResponse:
+    return HttpResponse(200, call.context.meters.render(), CONTENT_TYPE)
+
+
+async def _open_listener(where: ListenAddress | Path, make: Callable[[Guard], HttpServer]) -> MetricsListener:
+    server = make(Guard(UNIX if isinstance(where, Path) else site_of(where, Protection())))
     if isinstance(where, Path):
         return MetricsListener(server, await listen_unix(server, where), where)
     listening, port = await listen_tcp(server, where.host, where.port)
@@ -84,12 +119,28 @@ class MetricsListener:
 def authorize(call: RelayCall) -> None:
     """Raise authentication_required or token_invalid unless the route is public or the request has a valid token.
 
+    A header with a value that the relay does not know is refused here too.
+
     The token of a member also protects its connection from making room for newer ones.
     """
+    wants_ns_as_text(call.request)
     if not call.route.is_public and not call.has_metrics_token:
         _ = call.node
     if not call.is_stranger and isinstance(call.request.protocol, HttpConnection):
         call.request.protocol.promote(call.node)
+
+
+class _RelayDispatcher(Dispatcher[RelayCall]):
+    """Answers with nanoseconds as text if the caller asks for them."""
+
+    async def answer(
+        self, request: web.BaseRequest, guard: Guard | None, address: str | None = None
+    ) -> web.StreamResponse:
+        response = await super().answer(request, guard, address)
+        is_wanted = NS_HEADER in request.headers and response.content_type.endswith("json")
+        if is_wanted and isinstance(response, web.Response) and isinstance(response.body, bytes):
+            response.body = write_ns_as_text(response.body)
+        return response
 
 
 class _RequestCounter:

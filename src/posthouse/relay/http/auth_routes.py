@@ -18,12 +18,12 @@ from posthouse.keys import public_key
 from posthouse.model.errors import error
 from posthouse.model.event import Event
 from posthouse.model.limits import DAY_S
+from posthouse.model.node import Role
 from posthouse.relay.auth import read_proof
-from posthouse.relay.context import RelayCall, prove_challenge
+from posthouse.relay.context import RelayCall, check_key, prove_challenge
 from posthouse.relay.http.schemas import NODE_ID, Done
 from posthouse.relay.listen import advertised
 from posthouse.relay.meshes.invites import MAX_EXPIRES_S, MAX_USES
-from posthouse.relay.wire.mesh_rows import Role
 
 
 class ChallengeRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,7 +65,7 @@ async def authenticate(call: RelayCall) -> HttpResponse:
     """Issue a token to the key that answered a challenge."""
     event = (await call.body(ProofBody)).event
     node = await prove_challenge(call.context, msgspec.json.encode(event), call.address)
-    token = call.context.tokens.issue(node, call.address)
+    token = call.context.tokens.issue(node)
     return json_response(TokenAnswer(token.text, token.expires_at_ns))
 
 
@@ -213,7 +213,7 @@ async def join_mesh(call: RelayCall) -> HttpResponse:
         raise error("proof_invalid", reason="it needs one invite tag and one name tag with one value each")
     if proof.invite != code:
         raise error("proof_invalid", reason="its invite tag is not the code of the invite")
-    row = await context.engine.invites.redeem(proof.node, code, proof.name)
+    row = await context.engine.invites.redeem(check_key(context, proof.node), code, proof.name)
     return json_response(Joined(context.relay, row.mesh, row.node, row.name, row.role))
 
 

@@ -23,24 +23,11 @@ from posthouse.model.limits import EVENTS_PER_REQUEST, JSON_MAX_DEPTH, QUERY_MAX
 from posthouse.model.node import DEFAULT_MESH, validate_node_id
 from posthouse.model.strict_json import refuse_duplicate_keys
 from posthouse.relay.context import RelayCall
-from posthouse.relay.http.schemas import (
-    AUTHORS,
-    CURSOR,
-    IDS,
-    KINDS,
-    LIMIT,
-    MESH,
-    SINCE,
-    UNTIL,
-    Count,
-    EventPage,
-    StoredEventBody,
-    events_answer,
-    stored_event,
-)
+from posthouse.relay.http import schemas
 from posthouse.relay.metrics import count_answers
 from posthouse.relay.wire.accept_results import Accepted, ReplacingAccepted
 from posthouse.relay.wire.accept_results import Answer as Verdict
+from posthouse.relay.wire.lock_operations import Resource
 
 MULTI_STATUS = 207
 
@@ -57,18 +44,23 @@ class Results(msgspec.Struct):
     results: list[dict[str, Any]]
 
 
-class EventQuery(msgspec.Struct, forbid_unknown_fields=True):
+class FilterQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which stored events."""
+
+    ids: Annotated[str, schemas.IDS] | None = None
+    authors: Annotated[str, schemas.AUTHORS] | None = None
+    kinds: Annotated[str, schemas.KINDS] | None = None
+    mesh: Annotated[str, schemas.MESH] | None = None
+    since_ns: Annotated[int, schemas.SINCE] | None = None
+    until_ns: Annotated[int, schemas.UNTIL] | None = None
+
+
+class EventQuery(FilterQuery, forbid_unknown_fields=True):
     """Which stored events, in which order, after which cursor."""
 
-    ids: Annotated[str, IDS] | None = None
-    authors: Annotated[str, AUTHORS] | None = None
-    kinds: Annotated[str, KINDS] | None = None
-    mesh: Annotated[str, MESH] | None = None
-    since_ns: Annotated[int, SINCE] | None = None
-    until_ns: Annotated[int, UNTIL] | None = None
-    limit: Annotated[int, LIMIT] | None = None
+    limit: Annotated[int, schemas.LIMIT] | None = None
     order: Literal["asc", "desc"] = "asc"
-    cursor: Annotated[str, CURSOR] | None = None
+    cursor: Annotated[str, schemas.CURSOR] | None = None
 
 
 class _RawList(msgspec.Struct, forbid_unknown_fields=True):
@@ -108,7 +100,7 @@ async def query_events(call: RelayCall) -> HttpResponse:
         limit=QUERY_MAX_LIMIT if wanted.limit is None else wanted.limit,
         order="desc" if paging.get("order") == "desc" else "asc",
     )
-    return events_answer(page.events, None if page.is_end else call.context.engine.cursor(page.through_seq))
+    return schemas.events_answer(page.events, None if page.is_end else call.context.engine.cursor(page.through_seq))
 
 
 def filter_of(call: RelayCall) -> Filter:
@@ -172,29 +164,18 @@ EVENT_ROUTES = (
         query_events,
         "Query stored events",
         query=EventQuery,
-        responses={200: EventPage},
+        responses={200: schemas.EventPage},
         has_tag_filters=True,
     ),
 )
 _COUNT_REFUSED = frozenset({"order", "cursor", "limit"})
 
 
-class CountQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which stored events."""
-
-    ids: Annotated[str, IDS] | None = None
-    authors: Annotated[str, AUTHORS] | None = None
-    kinds: Annotated[str, KINDS] | None = None
-    mesh: Annotated[str, MESH] | None = None
-    since_ns: Annotated[int, SINCE] | None = None
-    until_ns: Annotated[int, UNTIL] | None = None
-
-
 async def count_events(call: RelayCall) -> HttpResponse:
     """Count the events that the filter matches and the caller may read."""
     if refused := _COUNT_REFUSED & {name for name, _ in call.target.query}:
         raise error("parameter_unknown", name=min(refused))
-    return json_response(Count(await call.context.engine.count(call.node, [filter_of(call)])))
+    return json_response(schemas.Count(await call.context.engine.count(call.node, [filter_of(call)])))
 
 
 COUNT_ROUTES = (
@@ -203,8 +184,8 @@ COUNT_ROUTES = (
         "/v1/events/count",
         count_events,
         "Count stored events",
-        query=CountQuery,
-        responses={200: Count},
+        query=FilterQuery,
+        responses={200: schemas.Count},
         has_tag_filters=True,
     ),
 )
@@ -215,10 +196,12 @@ async def read_event(call: RelayCall) -> HttpResponse:
     event_id = call.params["id"]
     if not is_event_id(event_id):
         raise error("id_invalid", id=event_id[:80], reason="an event id is 64 lower-case hexadecimal digits")
-    return HttpResponse(200, stored_event(await call.context.engine.event(call.node, event_id)))
+    return HttpResponse(200, schemas.stored_event(await call.context.engine.event(call.node, event_id)))
 
 
-ONE_EVENT_ROUTES = (Route("GET", "/v1/events/{id}", read_event, "Read one event", responses={200: StoredEventBody}),)
+ONE_EVENT_ROUTES = (
+    Route("GET", "/v1/events/{id}", read_event, "Read one event", responses={200: schemas.StoredEventBody}),
+)
 _KIND = re.compile(r"[1-9][0-9]{4}")
 HISTORY = "history"
 
@@ -232,8 +215,8 @@ class AddressQuery(msgspec.Struct, forbid_unknown_fields=True):
 class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Part of a history."""
 
-    limit: Annotated[int, LIMIT] | None = None
-    cursor: Annotated[str, CURSOR] | None = None
+    limit: Annotated[int, schemas.LIMIT] | None = None
+    cursor: Annotated[str, schemas.CURSOR] | None = None
 
 
 class NamedHistoryQuery(HistoryQuery, forbid_unknown_fields=True):
@@ -266,14 +249,14 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def _latest(call: RelayCall, d: str) -> HttpResponse:
-    return HttpResponse(200, stored_event(await call.context.engine.address(call.node, _coordinate(call, d))))
+    return HttpResponse(200, schemas.stored_event(await call.context.engine.address(call.node, _coordinate(call, d))))
 
 
 async def _history(call: RelayCall, d: str, arguments: HistoryQuery) -> HttpResponse:
     engine = call.context.engine
     limit = arguments.limit or QUERY_MAX_LIMIT
     page = await engine.history(call.node, _coordinate(call, d), cursor=arguments.cursor, limit=limit)
-    return events_answer(page.events, None if page.is_end else engine.cursor(page.through_seq))
+    return schemas.events_answer(page.events, None if page.is_end else engine.cursor(page.through_seq))
 
 
 def _coordinate(call: RelayCall, d: str) -> Coordinate:
@@ -292,14 +275,14 @@ ADDRESS_ROUTES = (
         latest_by_parameter,
         "Read the latest event of a coordinate, d as a parameter",
         query=AddressQuery,
-        responses={200: StoredEventBody},
+        responses={200: schemas.StoredEventBody},
     ),
     Route(
         "GET",
         _ADDRESS_PATH + "/{d}",
         latest,
         "Read the latest event of a coordinate",
-        responses={200: StoredEventBody},
+        responses={200: schemas.StoredEventBody},
         may_be_empty=_MAY_BE_EMPTY,
     ),
     Route(
@@ -308,7 +291,7 @@ ADDRESS_ROUTES = (
         history,
         "Read all events of a coordinate",
         query=HistoryQuery,
-        responses={200: EventPage},
+        responses={200: schemas.EventPage},
         may_be_empty=_MAY_BE_EMPTY,
     ),
 )
@@ -317,13 +300,13 @@ ADDRESS_ROUTES = (
 class PointerQuery(msgspec.Struct, forbid_unknown_fields=True):
     """The mesh of a resource."""
 
-    mesh: Annotated[str, MESH] | None = None
+    mesh: Annotated[str, schemas.MESH] | None = None
 
 
 class NamedPointerQuery(PointerQuery, forbid_unknown_fields=True, kw_only=True):
     """A resource by its name, which may be one that a path cannot carry."""
 
-    resource: Annotated[str, Meta(description="The resource.")]
+    resource: Resource
 
 
 async def pointer(call: RelayCall) -> HttpResponse:
@@ -339,7 +322,7 @@ async def pointer_by_parameter(call: RelayCall) -> HttpResponse:
 
 async def _pointer(call: RelayCall, resource: str, mesh: str | None) -> HttpResponse:
     found = await call.context.engine.pointer(call.node, mesh or DEFAULT_MESH, resource)
-    return HttpResponse(200, stored_event(found))
+    return HttpResponse(200, schemas.stored_event(found))
 
 
 POINTER_ROUTES = (
@@ -349,7 +332,7 @@ POINTER_ROUTES = (
         pointer,
         "Read the newest event under the fence of a resource",
         query=PointerQuery,
-        responses={200: StoredEventBody},
+        responses={200: schemas.StoredEventBody},
     ),
     Route(
         "GET",
@@ -357,6 +340,6 @@ POINTER_ROUTES = (
         pointer_by_parameter,
         "Read the newest event under the fence of a resource, given as ?resource=",
         query=NamedPointerQuery,
-        responses={200: StoredEventBody},
+        responses={200: schemas.StoredEventBody},
     ),
 )

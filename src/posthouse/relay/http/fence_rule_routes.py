@@ -12,9 +12,9 @@ from posthouse.http.router import Route
 from posthouse.model.fence_rules import FenceRule
 from posthouse.model.limits import RESOURCE_MAX_BYTES
 from posthouse.relay.context import RelayCall
-from posthouse.relay.http.schemas import Done
+from posthouse.relay.http.schemas import REPLACING_KIND, Done
 
-Kind = Annotated[int, Meta(description="A replaceable or addressable kind.", ge=10_000, le=39_999)]
+Kind = Annotated[int, REPLACING_KIND]
 Prefix = Annotated[
     str, Meta(description="How the d tag begins; empty for all events of the kind.", max_length=RESOURCE_MAX_BYTES)
 ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
@@ -33,6 +32,7 @@ from posthouse.relay.wire.lock_operations import (
     Mesh,
     Release,
     Renew,
+    Resource,
 )
 
 
@@ -43,9 +43,9 @@ class LockQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LocksQuery(LockQuery, forbid_unknown_fields=True):
-    """One lock by its name, or part of a list."""
+    """One lock by its name; without it, part of the list."""
 
-    resource: Annotated[str | None, Meta(description="The lock to inspect; without it, list locks.")] = None
+    resource: Resource | None = None
     cursor: LockCursor | None = None
     limit: Annotated[int, LIMIT] | None = None
 

@@ -14,9 +14,11 @@ from msgspec import Meta
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.model.limits import SUBJECT_MAX_BYTES, TOPIC_MAX_BYTES
+from posthouse.model.node import Role
+from posthouse.model.subjects import PATTERN_FORM, TOPIC_FORM
 from posthouse.relay.context import RelayCall
 from posthouse.relay.http.schemas import MEMBER_NAME, MESH_NAME, NODE_ID, Done
-from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
+from posthouse.relay.wire.mesh_rows import AccessRow, Verdict
 
 
 class MeshRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -199,7 +201,15 @@ ACCESS_ROUTES = (
     Route("POST", _ACCESS_PATH, save_access, "Set an access row", bodies=(AccessBody,), responses={200: AccessBody}),
     Route("DELETE", _ACCESS_PATH, remove_access, "Remove an access row", query=AccessQuery, responses={200: Done}),
 )
-Topic = Annotated[str, Meta(description="The name of a topic.", min_length=1, max_length=TOPIC_MAX_BYTES)]
+Topic = Annotated[
+    str,
+    Meta(
+        description="The name of a topic.",
+        min_length=1,
+        max_length=TOPIC_MAX_BYTES,
+        extra_json_schema={"pattern": f"^{TOPIC_FORM}$"},
+    ),
+]
 
 
 class TopicBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -249,7 +259,13 @@ TOPIC_ROUTES = (
     Route("DELETE", _TOPICS_PATH, remove_topic, "Remove a topic", query=TopicQuery, responses={200: Done}),
 )
 Pattern = Annotated[
-    str, Meta(description="A subject, with * and > as wildcards.", min_length=1, max_length=SUBJECT_MAX_BYTES)
+    str,
+    Meta(
+        description="A subject, with * and > as wildcards.",
+        min_length=1,
+        max_length=SUBJECT_MAX_BYTES,
+        extra_json_schema={"pattern": f"^{PATTERN_FORM}$"},
+    ),
 ]
 
 

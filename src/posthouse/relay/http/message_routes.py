@@ -82,7 +82,14 @@ MESSAGE_ROUTES = (
     Route("GET", "/v1/messages/{id}", show_message, "Show the state of a message", responses={200: MessageStates}),
 )
 Which = Literal["open", "parked", "queued", "sent", "confirmed", "rejected", "dead", "expired", "purged", "blocked"]
-After = Annotated[str, Meta(description="Continue here: `next` of an earlier answer.", max_length=400)]
+After = Annotated[
+    str,
+    Meta(
+        description="Continue here: `next` of an earlier answer.",
+        max_length=400,
+        extra_json_schema={"pattern": "^[0-9]{1,18}( .*)?$"},
+    ),
+]
 
 
 class QueueQuery(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Operations: health, info, metrics, the journal, exports of feeds, pruning.
+"""Operations: health, info, metrics, the cluster, the journal, exports of feeds, pruning, deletion by administrators.
 
 The header Posthouse-Cursor of an export is the cursor of the next request, Posthouse-Extent the range of the journal.
 pyarrow is imported when it is first needed. The columns of a feed are a contract: names, order and types are those of
@@ -18,13 +18,15 @@ from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.journal.cursor import Extent
 from posthouse.model import limits
-from posthouse.model.api import JournalPage, JournalRecord
+from posthouse.model.api import ClusterState, Compacted, Deleted, DeleteRequest, JournalPage, JournalRecord
 from posthouse.model.errors import error
+from posthouse.model.filters import Filter, filter_from_json
 from posthouse.model.limits import INT64_MAX, QUERY_MAX_LIMIT
 from posthouse.relay.context import METRICS_PATH, RelayCall, features_of
 from posthouse.relay.http.schemas import CURSOR, LIMIT
 from posthouse.relay.metrics import CONTENT_TYPE
-from posthouse.relay.ops.housekeeping import ArchivedRange
+from posthouse.relay.ops.deletion import DeletionOrder
+from posthouse.relay.ops.housekeeping import ArchivedRange, compact
 from posthouse.version import __version__
 
 
@@ -40,7 +42,8 @@ async def healthz(call: RelayCall) -> HttpResponse:
 
 
 async def readyz(call: RelayCall) -> HttpResponse:
-    """Answer 200 while events are accepted, 503 while the disk is full, the store damaged, or the relay stops."""
+    """Answer 200 while events are accepted and read, 503 while the disk is full, the store damaged or not followed."""
+    call.context.engine.require_current()
     state = call.context.engine.state
     if state != "open":
         raise error("relay_not_ready", reason=f"its store is {state}")
@@ -109,6 +112,7 @@ def wire_limits(call: RelayCall) -> dict[str, int]:
         "tags": limits.EVENT_MAX_TAGS,
         "tag_value_bytes": limits.TAG_VALUE_MAX_BYTES,
         "created_at_ahead_s": limits.CREATED_AT_MAX_AHEAD_NS // limits.SECOND_NS,
+        "created_at_behind_s": call.context.engine.settings.known_ids_ns // limits.SECOND_NS,
         "events_per_request": limits.EVENTS_PER_REQUEST,
         "query_limit": limits.QUERY_MAX_LIMIT,
         "filter_values": limits.FILTER_MAX_VALUES,
@@ -142,9 +146,26 @@ async def show_metrics(call: RelayCall) -> HttpResponse:
 async def render_metrics(call: RelayCall) -> HttpResponse:
     """Show the metrics; docs/reference/metrics.md explains them."""
     await call.context.engine.sweeper.count()
+    await call.context.engine.retention.count()
     return HttpResponse(200, call.context.meters.render(), CONTENT_TYPE)
 
 
+async def show_cluster(call: RelayCall) -> HttpResponse:
+    """Show the relays of the store, their beats, and which of them leads."""
+    call.context.engine.require_admin(call.node)
+    cluster = call.context.engine.cluster
+    return json_response(ClusterState(None, None, None, []) if cluster is None else cluster.describe())
+
+
+CLUSTER_ROUTES = (
+    Route(
+        "GET",
+        "/v1/cluster",
+        show_cluster,
+        "Show the relays of the store (administrators)",
+        responses={200: ClusterState},
+    ),
+)
 METRICS_ROUTES = (
     Route(
         "GET",
@@ -265,8 +286,9 @@ Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A range of the journal; `digest` is over its records' canonical lines, `contents` over its events.
 
-    Both are BLAKE3. `contents` covers the events without an expiration as they are served, a line each; without it only
-    records are deleted and events keep their content.
+    Both are BLAKE3. `contents` covers the events without an expiration: version 1 as they are served, a line each,
+    version 2 their BLAKE3 digests, those of erased events included. Without it only records are deleted and events keep
+    their content.
     """
 
     epoch: str
@@ -274,6 +296,7 @@ class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
     to_seq: Seq
     digest: Digest
     contents: Digest | None = None
+    contents_version: Annotated[int, Meta(ge=1, le=2)] = 1
 
 
 class PruneAnswer(msgspec.Struct):
@@ -287,7 +310,7 @@ class PruneAnswer(msgspec.Struct):
 async def prune_journal(call: RelayCall) -> HttpResponse:
     """Compute the digests and delete the range if they equal those given; refuse otherwise."""
     body = await call.body(PruneRequest)
-    archived = ArchivedRange(body.epoch, body.from_seq, body.to_seq, body.digest, body.contents)
+    archived = ArchivedRange(body.epoch, body.from_seq, body.to_seq, body.digest, body.contents, body.contents_version)
     pruned, oldest_seq = await call.context.engine.prune(call.node, archived)
     return json_response(PruneAnswer(pruned.records, pruned.emptied, oldest_seq))
 
@@ -300,5 +323,57 @@ PRUNE_ROUTES = (
         "Delete an archived prefix of the journal (administrators)",
         bodies=(PruneRequest,),
         responses={200: PruneAnswer},
+    ),
+)
+
+
+async def delete_events(call: RelayCall) -> HttpResponse:
+    """Erase events that meet every condition, up to a bound of work; repeat it with `through_seq` as `after_seq`."""
+    node = call.node
+    body = await call.body(DeleteRequest)
+    order = DeletionOrder(node, _conditions(body), body.reason, body.dry_run, body.after_seq)
+    result = await call.context.engine.delete(call.context.key, order)
+    head = (await call.context.engine.store.extent()).head
+    return json_response(Deleted(result.matched, result.erased, head, result.through_seq))
+
+
+def _conditions(body: DeleteRequest) -> list[Filter]:
+    """Return the conditions as filters; a request without any is refused, because it would mean everything."""
+    plain: dict[str, Any] = {
+        "ids": None if body.ids is None else list(body.ids),
+        "authors": None if body.author is None else [body.author],
+        "mesh": body.mesh,
+        "until_ns": None if body.before_ns is None else body.before_ns - 1,
+    }
+    given = {name: value for name, value in plain.items() if value is not None}
+    filters = [filter_from_json(each) for each in (given, body.filter) if each]
+    if not filters:
+        raise error("parameter_invalid", name="author", reason="a deletion needs at least one condition")
+    return filters
+
+
+async def compact_store(call: RelayCall) -> HttpResponse:
+    """Give free space of the store back to the file system, in small steps beside other work."""
+    engine = call.context.engine
+    engine.require_admin(call.node)
+    before, after = await compact(engine.store)
+    return json_response(Compacted(before.total, after.total))
+
+
+DELETE_ROUTES = (
+    Route(
+        "POST",
+        "/v1/admin/compact",
+        compact_store,
+        "Give free space of the store back (administrators)",
+        responses={200: Compacted},
+    ),
+    Route(
+        "POST",
+        "/v1/admin/delete",
+        delete_events,
+        "Delete events of any author (administrators)",
+        bodies=(DeleteRequest,),
+        responses={200: Deleted},
     ),
 )

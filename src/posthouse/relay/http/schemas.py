@@ -16,17 +16,28 @@ from posthouse.model.event import Tag
 from posthouse.model.limits import INT64_MAX, QUERY_MAX_LIMIT
 from posthouse.relay.store.event_rows import StoredEvent
 
+_KIND = "([1-9][0-9]{0,3}|[123][0-9]{4})"
 IDS = Meta(description="Event ids, comma-separated.", pattern="^[0-9a-f]{64}(,[0-9a-f]{64})*$")
 AUTHORS = Meta(
     description="Node ids of authors, comma-separated.",
     pattern="^ed25519:[0-9a-f]{64}(,ed25519:[0-9a-f]{64})*$",
 )
-KINDS = Meta(description="Kinds, comma-separated.", pattern="^[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*$")
+KINDS = Meta(description="Kinds, comma-separated.", pattern=f"^{_KIND}(,{_KIND})*$")
 MESH = Meta(description="The name of a mesh; without it, all that you may read.", pattern="^[A-Za-z0-9_-]{1,64}$")
 SINCE = Meta(description="Smallest created_at_ns.", ge=0, le=INT64_MAX)
 UNTIL = Meta(description="Greatest created_at_ns.", ge=0, le=INT64_MAX)
 LIMIT = Meta(description="Maximum number of results.", ge=1, le=QUERY_MAX_LIMIT)
-CURSOR = Meta(description="Continue here: a cursor exactly as an earlier answer gave it.", max_length=256)
+CURSOR = Meta(
+    description="Continue here: a cursor exactly as an earlier answer gave it.",
+    max_length=256,
+    extra_json_schema={"pattern": "^[A-Za-z0-9_-]{32}$"},
+)
+REPLACING_KIND = Meta(
+    description="A replaceable or addressable kind.",
+    ge=10_000,
+    le=39_999,
+    extra_json_schema={"anyOf": [{"maximum": 19_999}, {"minimum": 30_000}]},
+)
 NODE_ID = Meta(description="A node id.", pattern="^ed25519:[0-9a-f]{64}$")
 READER = Meta(
     description="A reader: a node id, or a Pinch address in the mesh pinch.",
@@ -40,15 +51,21 @@ PATH_PARAMETERS: dict[str, type] = {
     "id": Annotated[str, EVENT_ID],  # type: ignore[dict-item]
     "mesh": Annotated[str, MESH_NAME],  # type: ignore[dict-item]
     "pubkey": Annotated[str, NODE_ID],  # type: ignore[dict-item]
-    "kind": Annotated[int, Meta(description="A replaceable or addressable kind.", ge=10_000, le=39_999)],  # type: ignore[dict-item]
+    "kind": Annotated[int, REPLACING_KIND],  # type: ignore[dict-item]
     "resource": Annotated[str, Meta(description="The name of a lock, percent-encoded, slashes too.")],  # type: ignore[dict-item]
     "d": Annotated[str, Meta(description="The value of the d tag, percent-encoded, slashes too.")],  # type: ignore[dict-item]
+    "webhook": Annotated[str, Meta(description="The id of a webhook or an incoming hook.", max_length=64)],  # type: ignore[dict-item]
+    "token": Annotated[str, Meta(description="The token of an incoming hook.", max_length=200)],  # type: ignore[dict-item]
     "feed": Annotated[str, Meta(description="The name of a feed.", pattern="^[a-z][a-z0-9_]{0,63}$")],  # type: ignore[dict-item]
 }
 
 
 class StoredEventBody(msgspec.Struct):
-    """An event with its signed fields, and its seq in the journal."""
+    """An event with its signed fields, and its seq in the journal.
+
+    `suspect` is present, and true, if an admin revoked its key and it was signed or accepted after the time from which
+    the key is not trusted.
+    """
 
     id: Annotated[str, EVENT_ID]
     pubkey: Annotated[str, NODE_ID]
@@ -58,6 +75,7 @@ class StoredEventBody(msgspec.Struct):
     content: str
     sig: str
     seq: int
+    suspect: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class EventPage(msgspec.Struct):
@@ -80,8 +98,9 @@ class Done(msgspec.Struct):
 
 
 def stored_event(event: StoredEvent) -> bytes:
-    """Return a stored event as JSON: its signed fields and its seq."""
-    return b'%b,"seq":%d}' % (event.raw[:-1], event.seq)
+    """Return a stored event as JSON: its signed fields, its seq, and the mark of one that is suspect."""
+    mark = b',"suspect":true' if event.is_suspect else b""
+    return b'%b,"seq":%d%b}' % (event.raw[:-1], event.seq, mark)
 
 
 def events_answer(events: Sequence[StoredEvent], cursor: str | None) -> HttpResponse:

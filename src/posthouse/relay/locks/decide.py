@@ -24,7 +24,7 @@ from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
 from posthouse.model.lock_scope import Asked, Claim, Scope, first_conflict
 from posthouse.relay.locks.wait_queue import Waiter, WaitQueues
 from posthouse.relay.store.high_water import HighWater
-from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.store.protocol import LockStore, Unit
 from posthouse.relay.wire.lock_operations import (
     OVERLAPS_MAX,
     Acquire,
@@ -40,7 +40,7 @@ from posthouse.relay.wire.lock_operations import (
 log = structlog.get_logger(__name__)
 
 
-async def start_run(store: RelayStore, clock: Clock, mark: HighWater | None, *, has_new_key: bool) -> str:
+async def start_run(store: LockStore, clock: Clock, mark: HighWater | None, *, has_new_key: bool) -> str:
     """Begin a run of locks in one transaction with its record; return the run's id.
 
     `mark` is the high-water mark of the last run. Tokens begin at 0 only in a new store of a relay that has a new key:
@@ -189,13 +189,17 @@ class Decider:
             self._append(unit, "lock.renewed", request.mesh, row, _grant_body(row, now_ns))
         return Decision(Grant(rows, renewed[0].expires_at_ns), rows)
 
-    def release(self, unit: Unit, owner: str, request: Release) -> Decision:
-        """End the leases that the holder still has, and serve the waiters; refuse if it has none of them."""
+    def release(self, unit: Unit, owner: str, request: Release, former: Sequence[str] = ()) -> Decision:
+        """End the leases that the holder still has, and serve the waiters; refuse if it has none of them.
+
+        `former` are keys whose place the owner has taken: their leases stay theirs, but it may release them.
+        """
         now_ns, effects = unit.boot_ns, _Effects([], [], [])
         refusal: Denied | None = None
         for name in (request.resource, *request.also):
-            row = _find_lease(unit, request.mesh, name, owner, request.session, request.token)
-            outcome = lease.release(row, owner, request.token, now_ns, request.session)
+            holder = _holder(unit, request, name, owner, former) if former else owner
+            row = _find_lease(unit, request.mesh, name, holder, request.session, request.token)
+            outcome = lease.release(row, holder, request.token, now_ns, request.session)
             if isinstance(outcome, Denied):
                 refusal = refusal or outcome
             else:
@@ -379,6 +383,15 @@ class Decider:
 
 def _is_held(outcome: Outcome | None) -> bool:
     return isinstance(outcome, Denied) and outcome.code == "held"
+
+
+def _holder(unit: Unit, request: Release, name: str, owner: str, former: Sequence[str]) -> str:
+    """Return which key of an owner has the lease with the token, the present one if none has."""
+    for each in (owner, *former):
+        leases = unit.find_leases(request.mesh, name, each)
+        if any(row.token == request.token and not row.is_released for row in leases):
+            return each
+    return owner
 
 
 def _find_lease(unit: Unit, mesh: str, name: str, owner: str, session: str | None, token: int) -> LockRow | None:

@@ -23,13 +23,15 @@ from posthouse.model.lease import Denied, Grant, LockView
 from posthouse.model.limits import LOCK_BURST, LOCK_RATE_PER_S, SECOND_NS, WAIT_QUEUE_MAX, WAITERS_MAX
 from posthouse.model.lock_scope import Asked
 from posthouse.model.rate import Rate
-from posthouse.relay.accept.authorize import Meshes, RateBuckets, Right
+from posthouse.relay.accept.mesh_registry import Meshes, Right
+from posthouse.relay.accept.rates import RateBuckets
 from posthouse.relay.locks.decide import Decider, Decision
 from posthouse.relay.locks.wait_queue import WaitQueues
 from posthouse.relay.locks.waiters import LockWaiters
 from posthouse.relay.locks.watches import LockWatch, LockWatches, OnView
 from posthouse.relay.metrics import MetricsObserver, NullObserver
-from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.store.protocol import LockStore, Unit
+from posthouse.relay.store.shared_store import MeshesChanged, if_current
 from posthouse.relay.wire.lock_operations import (
     OVERLAPS_MAX,
     Acquire,
@@ -66,7 +68,7 @@ def right_error(meshes: Meshes, node: str, mesh: str, right: Right) -> Posthouse
 class LockLists:
     """Shows locks to nodes: lists, and the state of one lock."""
 
-    def __init__(self, store: RelayStore, meshes: Meshes, clock: Clock, queues: WaitQueues) -> None:
+    def __init__(self, store: LockStore, meshes: Meshes, clock: Clock, queues: WaitQueues) -> None:
         self._store = store
         self._meshes = meshes
         self._clock = clock
@@ -173,7 +175,7 @@ class Locks:
 
     def __init__(
         self,
-        store: RelayStore,
+        store: LockStore,
         meshes: Meshes,
         clock: Clock,
         run_id: str,
@@ -206,9 +208,9 @@ class Locks:
         """Count operations and waits with this observer from now on."""
         self._observer = self._waiters.observer = observer
 
-    def close(self) -> None:
+    def close(self, reason: PosthouseError | None = None) -> None:
         """Answer every waiter; operations that the writer has are still committed and answered."""
-        self._waiters.close()
+        self._waiters.close(reason or error("relay_stopping"))
         self.watches.close()
 
     def _end_unauthorized(self, mesh: str) -> None:
@@ -224,7 +226,7 @@ class Locks:
         `is_gone` returns True once the caller has disconnected; only waits call it, on the writer's thread.
         """
         future: asyncio.Future[LockAnswer] = self._loop.create_future()
-        self.submit(node, request, partial(_settle, future), lambda: future.done() or is_gone())
+        self.submit(node, request, partial(settle_future, future), lambda: future.done() or is_gone())
         return future
 
     def submit(self, node: str, request: LockRequest, on_answer: OnLockAnswer, is_gone: Callable[[], bool]) -> None:
@@ -232,7 +234,10 @@ class Locks:
         name = _NAMES[type(request)]
         refusal = self._refusal(node, request)
         if not self._meshes.rights(node, request.mesh):  # it may release what it holds, and learn nothing else
-            on_answer = partial(_conceal, error("not_member", node=node, mesh=request.mesh), on_answer)
+            shown = error("not_member", node=node, mesh=request.mesh)
+            if refusal is not None and refusal.code == "key_not_approved":  # its owner knows the mesh
+                shown = refusal
+            on_answer = partial(_conceal, shown, on_answer)
         if refusal is not None:
             self._observer.count("posthouse_relay_lock_operations_total", name, refusal.code)
             on_answer(refusal, None)
@@ -245,7 +250,7 @@ class Locks:
                 return
         self._store.submit_with_callback(
             self._work(node, request),
-            partial(self._decided, on_answer, name, node, request, limit),
+            partial(self._decided, on_answer, is_gone, node, request, limit),
             is_short=_is_short(request),
         )
 
@@ -258,6 +263,10 @@ class Locks:
         watch = LockWatch(node, request.mesh, request.resource, on_state)
         self.watches.add(watch)
         return watch
+
+    def end_watch(self, watch: LockWatch) -> None:
+        """End a watch."""
+        self.watches.remove(watch)
 
     async def list(self, node: str, request: ListLocks) -> LockPage:
         """Return a page of the locks that a node may see; it is not ordered with other operations."""
@@ -277,13 +286,17 @@ class Locks:
         self._store.submit_with_callback(lambda unit: self._decider.inspect(unit, request), on_done)
 
     def _work(self, node: str, request: LockRequest) -> Callable[[Unit], Decision]:
+        return if_current(self._decision(node, request), self._meshes.changed_at)
+
+    def _decision(self, node: str, request: LockRequest) -> Callable[[Unit], Decision]:
         decider = self._decider
         if isinstance(request, Acquire):
             return lambda unit: decider.acquire(unit, node, request)
         if isinstance(request, Renew):
             return lambda unit: decider.renew(unit, node, request)
         if isinstance(request, Release):
-            return lambda unit: decider.release(unit, node, request)
+            former = self._meshes.former_keys(node) if self._meshes.retired else ()
+            return lambda unit: decider.release(unit, node, request, former)
         if isinstance(request, Break):
             return lambda unit: decider.break_leases(unit, node, request)
         return lambda unit: decider.inspect(unit, request)
@@ -291,20 +304,23 @@ class Locks:
     def _decided(
         self,
         on_answer: OnLockAnswer,
-        name: str,
+        is_gone: Callable[[], bool],
         node: str,
         request: LockRequest,
         limit_reached: int | None,
         decision: Decision,
         failure: BaseException | None,
     ) -> None:
+        if isinstance(failure, MeshesChanged):
+            self.submit(node, request, on_answer, is_gone)
+            return
         if failure is not None:
             on_answer(None, failure)
             return
         self._waiters.apply(request.mesh, decision)
         outcome = decision.outcome
         assert outcome is not None  # only a wait has none
-        self._count_outcome(name, outcome)
+        self._count_outcome(_NAMES[type(request)], outcome)
         if isinstance(outcome, LockView):
             on_answer(self._lists.state(node, request.mesh, outcome, decision.waiting), None)
         elif limit_reached is not None and isinstance(outcome, Denied) and outcome.code == "held":
@@ -343,7 +359,8 @@ def _conceal(
     on_answer(refusal if isinstance(answer, PosthouseError) else answer, failure)
 
 
-def _settle(future: asyncio.Future[LockAnswer], answer: LockAnswer | None, failure: BaseException | None) -> None:
+def settle_future(future: asyncio.Future[LockAnswer], answer: LockAnswer | None, failure: BaseException | None) -> None:
+    """Give an answer to a future; one without an answer is cancelled."""
     if future.done():  # the caller has stopped waiting
         return
     if failure is not None:

@@ -23,7 +23,7 @@ from posthouse.model.lock_scope import Asked, Scope
 from posthouse.relay.locks.decide import Decider, Decision, Served
 from posthouse.relay.locks.wait_queue import Waiter, WaitQueues
 from posthouse.relay.metrics import MetricsObserver, NullObserver
-from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.store.protocol import LockStore, Unit
 from posthouse.relay.wire.lock_operations import Acquire, LockAnswer, OnLockAnswer, lock_answer
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ _RETRY_S = 0.05  # after the writer refused a unit of work because it is full
 class LockWaiters:
     """All waiters of a relay."""
 
-    def __init__(self, store: RelayStore, clock: Clock, decider: Decider, queues: WaitQueues) -> None:
+    def __init__(self, store: LockStore, clock: Clock, decider: Decider, queues: WaitQueues) -> None:
         self._store = store
         self._clock = clock
         self._decider = decider
@@ -87,13 +87,13 @@ class LockWaiters:
                 waiter.is_withdrawn = True
                 self._leave(waiter, refusal)
 
-    def close(self) -> None:
-        """Answer every waiter that the relay is stopping."""
+    def close(self, reason: PosthouseError) -> None:
+        """Answer every waiter why it cannot wait any longer."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         for waiter in self._queues:
-            self._answer(waiter, error("relay_stopping"))
+            self._answer(waiter, reason)
 
     def _joined(self, waiter: Waiter, until: float, result: Decision | PosthouseError) -> None:
         if isinstance(result, PosthouseError):
@@ -180,7 +180,7 @@ class LockWaiters:
         for waiter in self._queues:
             if waiter.is_gone() and not waiter.is_withdrawn:
                 self.observer.count("posthouse_relay_lock_waiters_gone_total")
-                self._queues.remove(waiter)
+                self._answer(waiter, None)
                 scopes.setdefault(waiter.request.mesh, []).extend(waiter.claims)
         now_ns = self._clock.boot_ns()
         for mesh, alarms in self._alarms.items():

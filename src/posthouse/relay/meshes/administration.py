@@ -11,20 +11,24 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from posthouse.model.errors import error
 from posthouse.model.node import (
     DEFAULT_MESH,
     PINCH_MESH,
+    Role,
     looks_like_key,
     name_skeleton,
     validate_member_name,
     validate_node_id,
     validate_served_mesh_name,
 )
-from posthouse.relay.accept.authorize import Mesh, Meshes, Right
 from posthouse.relay.accept.group_commit import GroupCommitter
+from posthouse.relay.accept.mesh_registry import Mesh, Meshes, Right
 from posthouse.relay.store.protocol import RelayStore, Unit
-from posthouse.relay.wire.mesh_rows import ALL_NODES, AccessRow, InviteRow, MemberRow, MeshRow, MeshRows, Role
+from posthouse.relay.store.shared_store import MeshesChanged, if_current
+from posthouse.relay.wire.mesh_rows import ALL_NODES, AccessRow, InviteRow, MemberRow, MeshRow, MeshRows
 
 R = TypeVar("R")
 
@@ -58,16 +62,24 @@ class MeshChanges:
     ) -> None:
         try:
             async with self._gate:
-                write, apply = prepare()
-                self._committer.flush_deferred()  # a block closes deliveries: it must see them as sent
-                result = await self._store.submit(write)
-                apply(result)
+                result = await self._decide_and_write(prepare)
         except Exception as failure:  # noqa: BLE001 - raised to the caller, who awaits the answer
             if not answer.done():
                 answer.set_exception(failure)
             return
         if not answer.done():  # the caller may be gone
             answer.set_result(result)
+
+    async def _decide_and_write(self, prepare: Callable[[], tuple[Callable[[Unit], R], Callable[[R], None]]]) -> R:
+        while True:
+            write, apply = prepare()
+            self._committer.flush_deferred()  # a block closes deliveries: it must see them as sent
+            try:
+                result = await self._store.submit(if_current(write, self.meshes.changed_at))
+            except MeshesChanged:  # memory has the change of the other relay by now
+                continue
+            apply(result)
+            return result
 
 
 MAX_MESHES = 1_000  # of one relay: each takes memory as long as the relay runs
@@ -92,8 +104,7 @@ class Administration:
 
         def prepare() -> Change:
             main = self._meshes.require(actor, DEFAULT_MESH, Right.WRITE)
-            if mesh in self._meshes:
-                raise error("mesh_exists", mesh=mesh)
+            self._meshes.check_free(mesh)
             if Right.ADMINISTER not in main.rights(actor):  # an admin of the relay is never shut out
                 self._check_mesh_quota(actor)
             known = main.members.get(actor)
@@ -130,7 +141,7 @@ class Administration:
             former = self._meshes.require(actor, mesh, Right.ADMINISTER).row
             if is_open and mesh == DEFAULT_MESH and not self._may_open_main:
                 raise error("main_stays_closed")
-            row = MeshRow(mesh, is_open, former.creator, former.created_at_ns)
+            row = replace(former, is_open=is_open)
 
             def write(unit: Unit) -> MeshRow:
                 unit.save_mesh(row)
@@ -164,7 +175,7 @@ class Administration:
                     return
                 unit.save_member(row)
                 if role is not Role.ADMIN:
-                    _end_invites(unit, mesh, node, actor, "creator_demoted")
+                    end_invites(unit, mesh, node, actor, "creator_demoted")
                 body = {"name": row.name, "role": row.role.value}
                 unit.append("member.changed", mesh=mesh, actor=actor, ref=node, body=body)
 
@@ -180,19 +191,13 @@ class Administration:
             found = self._meshes.find(mesh)
             if actor != node:
                 self._meshes.require(actor, mesh, Right.ADMINISTER)
+            elif node in found.held:  # it could join again under its name, without approval
+                raise error("key_not_approved", node=node, mesh=mesh)
             if node not in found.members:
                 raise error("member_unknown", node=node, mesh=mesh)
             if found.admins() == [node]:
                 raise error("last_admin", node=node, mesh=mesh)
-
-            def write(unit: Unit) -> None:
-                for pattern in found.subscriptions.get(node, ()):
-                    unit.remove_subscription(mesh, node, pattern)
-                unit.remove_member(mesh, node)
-                _end_invites(unit, mesh, node, actor, "creator_left")
-                unit.append("member.left", mesh=mesh, actor=actor, ref=node)
-
-            return write, lambda _: found.drop_member(node)
+            return lambda unit: end_membership(unit, found, node, actor), lambda _: found.drop_member(node)
 
         await self._changes.make(prepare)
 
@@ -244,12 +249,15 @@ def _refuse_reserved(mesh: str) -> None:
 
 def check_member(found: Mesh, row: MemberRow) -> None:
     """Raise the reason if a member cannot have this name or role."""
+    if row.node in found.retired:
+        raise error("successor_in_use", successor=row.node, reason="it was retired")
     present = found.members.get(row.node)
     if present is None or present.name != row.name:  # names from before these rules stay valid
         _check_name(found, row, present)
     if found.admins() == [row.node] and row.role is not Role.ADMIN:
         raise error("last_admin", node=row.node, mesh=row.mesh)
-    if row.node not in found.members and len(found.members) >= MAX_MEMBERS:
+    most = min(MAX_MEMBERS, found.limits.max_members or MAX_MEMBERS)
+    if row.node not in found.members and len(found.members) >= most:
         raise error("mesh_row_limit", mesh=row.mesh, count=len(found.members), what="members")
 
 
@@ -275,7 +283,19 @@ def _join(unit: Unit, row: MemberRow, actor: str) -> None:
     unit.append("member.joined", mesh=row.mesh, actor=actor, ref=row.node, body=body)
 
 
-def _end_invites(unit: Unit, mesh: str, creator: str, actor: str, reason: str) -> None:
+def end_membership(unit: Unit, found: Mesh, node: str, actor: str) -> None:
+    """Remove a member with its subscriptions and the invites it made."""
+    mesh = found.row.mesh
+    for pattern in found.subscriptions.get(node, ()):
+        unit.remove_subscription(mesh, node, pattern)
+    unit.remove_member(mesh, node)
+    unit.remove_held_key(mesh, node)
+    end_invites(unit, mesh, node, actor, "creator_left")
+    unit.append("member.left", mesh=mesh, actor=actor, ref=node)
+
+
+def end_invites(unit: Unit, mesh: str, creator: str, actor: str, reason: str) -> None:
+    """End the invites that a node has made to a mesh."""
     for invite in unit.list_invites(mesh, unit.now_ns):
         if invite.creator == creator:
             revoke_invite(unit, invite, actor, reason)
@@ -315,20 +335,20 @@ async def prepare_pinch(store: RelayStore, relay: str, admins: Iterable[str]) ->
 
 
 async def _prepare_mesh(store: RelayStore, mesh: str, relay: str, is_open: bool, admins: tuple[str, ...]) -> MeshRows:
-    rows = await store.mesh_rows()
-    await store.submit(lambda unit: _prepare(unit, mesh, rows, relay, is_open, admins))
+    await store.submit(lambda unit: _prepare(unit, mesh, relay, is_open, admins))
     return await store.mesh_rows()
 
 
-def _prepare(unit: Unit, mesh: str, rows: MeshRows, relay: str, is_open: bool, admins: tuple[str, ...]) -> None:
-    present = next((row for row in rows.meshes if row.mesh == mesh), None)
+def _prepare(unit: Unit, mesh: str, relay: str, is_open: bool, admins: tuple[str, ...]) -> None:
+    rows = unit.deliveries.audience_rows(mesh)
+    present = next(iter(rows.meshes), None)
     if present is None:
         unit.save_mesh(MeshRow(mesh, is_open, relay, unit.now_ns))
         unit.append("mesh.created", mesh=mesh, actor=relay, ref=mesh, body={"open": is_open})
     elif present.is_open and not is_open:
-        unit.save_mesh(MeshRow(mesh, False, present.creator, present.created_at_ns))
+        unit.save_mesh(replace(present, is_open=False))
         unit.append("mesh.changed", mesh=mesh, actor=relay, ref=mesh, body={"open": False})
-    members = {row.node: row for row in rows.members if row.mesh == mesh}
+    members = {row.node: row for row in rows.members}
     names = {name_skeleton(row.name) for row in members.values()}
     for node in admins:
         _appoint(unit, mesh, relay, node, members.get(node), names)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from posthouse.model.errors import error
 from posthouse.model.fence_rules import FenceRule, validate_fence_rule
-from posthouse.relay.accept.authorize import Right
+from posthouse.relay.accept.mesh_registry import Right
 from posthouse.relay.meshes.administration import MeshChanges
 from posthouse.relay.store.protocol import Unit
 

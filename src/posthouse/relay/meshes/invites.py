@@ -15,12 +15,12 @@ from blake3 import blake3
 from posthouse.keys.identity import new_token, same_token
 from posthouse.model.errors import error
 from posthouse.model.limits import DAY_S, SECOND_NS
-from posthouse.model.node import validate_member_name
+from posthouse.model.node import Role, validate_member_name
 from posthouse.model.ulid import UlidGenerator
-from posthouse.relay.accept.authorize import Right
+from posthouse.relay.accept.mesh_registry import Right
 from posthouse.relay.meshes.administration import MeshChanges, check_member, revoke_invite
 from posthouse.relay.store.protocol import Unit
-from posthouse.relay.wire.mesh_rows import InviteRow, MemberRow, Role
+from posthouse.relay.wire.mesh_rows import InviteRow, MemberRow
 
 MAX_INVITES = 1_000  # of one mesh that can be used: the removal of their creator ends them in one transaction
 MAX_USES = 10_000

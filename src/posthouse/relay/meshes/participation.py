@@ -12,7 +12,7 @@ from collections.abc import Callable
 from posthouse.model.errors import error
 from posthouse.model.node import DEFAULT_MESH, validate_node_id
 from posthouse.model.subjects import validate_subject, validate_topic
-from posthouse.relay.accept.authorize import Right
+from posthouse.relay.accept.mesh_registry import Right
 from posthouse.relay.meshes.administration import MeshChanges
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.wire.delivery_rows import NO_DELIVERIES, ClosedDeliveries
@@ -58,10 +58,13 @@ class Participation:
         await self._changes.make(prepare)
 
     def _check_topic_quota(self, actor: str, mesh: str) -> None:
-        """Raise if the actor, or the mesh, has too many topics; admins of the mesh or the relay are never shut out."""
+        """Raise if the actor, or the mesh, has too many topics; only limits of the mesh shut its admins out, too."""
+        found = self._meshes.find(mesh)
+        topics, most = found.topics, found.limits.max_topics
+        if most is not None and len(topics) >= most:
+            raise error("mesh_row_limit", mesh=mesh, count=len(topics), what="topics")
         if any(Right.ADMINISTER in self._meshes.rights(actor, each) for each in (mesh, DEFAULT_MESH)):
             return
-        topics = self._meshes.find(mesh).topics
         created = sum([creator == actor for creator in topics.values()])
         if created >= MAX_TOPICS_PER_KEY:
             raise error("quota_reached", count=created, what="topics of this mesh")

@@ -3,20 +3,24 @@
 One object serves the messages of one group. Where the messages of a sender to a destination go is worked out once
 per group. Only rows are left behind, so the writer may run a group again. A message is a duplicate if its sender
 and agent used its client_message_id before (the dedupe record says so) or, once the record may have been swept, if
-its event id is known. `MessageHandlers` gives the accept path the handlers of messages, confirmations and receipts.
+its event id is known. `MessageHandlers` gives the accept path the handlers of messages, confirmations, receipts and
+deletions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
+from posthouse.model.deletion import Deletion
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.model.message import Confirmation
 from posthouse.model.receipt import Receipt
 from posthouse.relay.accept.commit import Decision, GroupHandler, Repeat
+from posthouse.relay.accept.deletions import Deletions
+from posthouse.relay.accept.quotas import Quotas
 from posthouse.relay.accept.submission import CommitEffects, QueuedMessage
 from posthouse.relay.messages.audience import Audience, GroupQueue, GroupQueues, MeshAudience
 from posthouse.relay.messages.confirmations import Confirmations, Receipts
@@ -73,21 +77,35 @@ class _Route(msgspec.Struct, frozen=True, gc=False):
 class MessageHandlers:
     """Makes the handlers of each group; keeps the audiences of meshes from group to group."""
 
-    def __init__(self, settings: DeliverySettings = DEFAULT_SETTINGS) -> None:
+    def __init__(
+        self,
+        settings: DeliverySettings = DEFAULT_SETTINGS,
+        relay: str = "",
+        successor: Callable[[str], str] = lambda node: node,
+    ) -> None:
         self.settings = settings
+        #: returns the key that stands for a node today
+        self._successor = successor
+        #: node id of the relay, whose deletions may name events of any author
+        self._relay = relay
         self._audience = Audience()
 
-    def open_group(self, unit: Unit, rows: Sequence[EventRow], effects: CommitEffects) -> dict[type, GroupHandler]:
+    def open_group(
+        self, unit: Unit, rows: Sequence[EventRow], effects: CommitEffects, quotas: Quotas
+    ) -> dict[type, GroupHandler]:
         """Return the handlers of a group by the type of payload they handle."""
         handlers: dict[type, GroupHandler] = {}
         messages = [row.payload for row in rows if isinstance(row.payload, Addressed)]
         confirmations = [row.payload for row in rows if isinstance(row.payload, Confirmation)]
         if messages:
-            handlers[Addressed] = Messages(unit, self.settings, self._audience, messages, effects)
+            handlers[Addressed] = Messages(unit, self.settings, self._audience, messages, effects, quotas)
         if confirmations:
-            handlers[Confirmation] = Confirmations(unit, self.settings, effects)
+            handlers[Confirmation] = Confirmations(unit, self.settings, effects, self._successor)
         if any(isinstance(row.payload, Receipt) for row in rows):
-            handlers[Receipt] = Receipts(unit, self.settings, effects)
+            handlers[Receipt] = Receipts(unit, self.settings, effects, self._successor)
+        if any(isinstance(row.payload, Deletion) for row in rows):
+            # the last: it finds what the others wrote
+            handlers[Deletion] = Deletions(unit, self._relay, effects, quotas)
         return handlers
 
 
@@ -101,8 +119,10 @@ class Messages:
         audience: Audience,
         messages: Sequence[Addressed],
         effects: CommitEffects,
+        quotas: Quotas,
     ) -> None:
         self._unit = unit
+        self._quotas = quotas
         self._settings = settings
         self._audience = audience
         self._effects = effects
@@ -135,6 +155,8 @@ class Messages:
         recipients = self._find_recipients(row, addressed)
         if isinstance(recipients, PosthouseError):
             return recipients
+        if (full := self._quotas.take(row)) is not None:
+            return full
         for queue in recipients.queued:
             queue.added += 1
         self._recipients[row.event.id] = recipients
@@ -236,7 +258,7 @@ class Messages:
         if isinstance(nodes, PosthouseError):
             return nodes
         queues = self._queues.by_name
-        if recipient is None:
+        if nodes != (recipient,):
             self._queues.load([(mesh, node) for node in nodes])
         author, readers = queues[mesh, sender], [queues[mesh, node] for node in nodes]
         blockers = audience.blockers.get(sender, ())
@@ -265,8 +287,14 @@ def _record_body(addressed: Addressed, recipients: _Recipients) -> str:
         recipients=recipients.readers,
         blocked=tuple([queue.node for queue in recipients.blocked]),
         not_queued=recipients.not_queued,
+        redirected=_is_redirected(addressed.message.recipient, recipients),
     )
     return _encode(body).decode()
+
+
+def _is_redirected(recipient: str | None, recipients: _Recipients) -> bool:
+    """Return True if a direct message goes to the successor of the key that it names."""
+    return recipient is not None and recipient not in [each.node for each in (*recipients.queued, *recipients.blocked)]
 
 
 def _addressed(row: EventRow) -> Addressed:

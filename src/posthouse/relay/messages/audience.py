@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.subjects import PatternTrie
-from posthouse.relay.accept.authorize import Mesh, Meshes, Right
+from posthouse.relay.accept.mesh_registry import Mesh, Meshes, Right
 from posthouse.relay.accept.submission import CommitEffects
 from posthouse.relay.messages.settings import DeliverySettings
 from posthouse.relay.store.delivery_protocol import DeliveryUnit
@@ -24,8 +24,9 @@ _CACHED_TOPICS = 1_024  # per mesh
 class MeshAudience:
     """The possible recipients in one mesh, at one version of its tables."""
 
-    def __init__(self, version: int, mesh: Mesh) -> None:
+    def __init__(self, version: int, meshes: Meshes, mesh: Mesh) -> None:
         self.version = version
+        self._successor = meshes.successor
         self._mesh = mesh
         self._patterns: PatternTrie[str] = PatternTrie()
         for node, patterns in mesh.subscriptions.items():
@@ -39,11 +40,15 @@ class MeshAudience:
                 self.blockers[each].add(node)
 
     def find_readers(self, sender: str, recipient: str | None, topic: str) -> tuple[str, ...] | PosthouseError:
-        """Return the nodes that a message is for, or why there is no such destination."""
+        """Return the nodes that a message is for, or why there is no such destination.
+
+        What is sent to a key that was rotated goes to its successor, which can open it with the old key.
+        """
         mesh = self._mesh.row.mesh
         if recipient is not None:
-            is_member = self._mesh.row.is_open or recipient in self._mesh.members
-            return (recipient,) if is_member else error("member_unknown", node=recipient, mesh=mesh)
+            reader = self._successor(recipient)
+            is_member = (self._mesh.row.is_open or reader in self._mesh.members) and reader not in self._mesh.retired
+            return (reader,) if is_member else error("member_unknown", node=recipient, mesh=mesh)
         if topic not in self._mesh.topics:
             return error("topic_unknown", topic=topic, mesh=mesh)
         return tuple([node for node in self._subscribers(topic) if node != sender])
@@ -53,7 +58,7 @@ class MeshAudience:
         readers = self._readers.get(topic)
         if readers is None:
             nodes = dict.fromkeys(self._patterns.match(topic))
-            readers = tuple(node for node in nodes if Right.READ in self._mesh.rights(node))
+            readers = tuple(node for node in nodes if Right.READ in self._mesh.rights_when_approved(node))
             if len(self._readers) >= _CACHED_TOPICS:
                 self._readers.clear()
             self._readers[topic] = readers
@@ -73,7 +78,8 @@ class Audience:
             return None
         known = self._meshes.get(mesh)
         if known is None or known.version != version:
-            known = self._meshes[mesh] = MeshAudience(version, Meshes(unit.audience_rows(mesh)).find(mesh))
+            meshes = Meshes(unit.audience_rows(mesh))
+            known = self._meshes[mesh] = MeshAudience(version, meshes, meshes.find(mesh))
         return known
 
 

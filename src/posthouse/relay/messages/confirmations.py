@@ -9,7 +9,7 @@ the sender provably read it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -57,8 +57,12 @@ class _ReadersEvents(ABC, Generic[T]):
     #: the code of an event without any effect
     without_effect: ClassVar[str]
 
-    def __init__(self, unit: Unit, settings: DeliverySettings, effects: CommitEffects) -> None:
+    def __init__(
+        self, unit: Unit, settings: DeliverySettings, effects: CommitEffects, successor: Callable[[str], str]
+    ) -> None:
         self._unit = unit
+        #: a sender may have rotated its key since it sent the message
+        self._successor = successor
         self._settings = settings
         self._commit_effects = effects
         #: event id -> what the event does
@@ -110,8 +114,9 @@ class Confirmations(_ReadersEvents[DeliveryRow]):
     def _apply(self, row: EventRow) -> _Effect[DeliveryRow]:
         confirmation = _confirmation(row)
         deliveries, before_ns = self._unit.deliveries, self._unit.now_ns - self._settings.queue_ttl_ns
-        queues = deliveries.queues(row.mesh, (confirmation.reader, confirmation.sender))
-        reader, sender = queues.get(confirmation.reader), queues.get(confirmation.sender)
+        author = self._successor(confirmation.sender)
+        queues = deliveries.queues(row.mesh, (confirmation.reader, author))
+        reader, sender = queues.get(confirmation.reader), queues.get(author)
         sender_id = 0 if sender is None else sender.queue_id
         ids = tuple(dict.fromkeys(confirmation.ids))
         found = {} if reader is None else {each.id: each for each in deliveries.rows(reader.queue_id, ids)}
@@ -126,7 +131,8 @@ class Confirmations(_ReadersEvents[DeliveryRow]):
         return _Effect(sender_id, closing, ignored)
 
     def _write(self, row: EventRow, seq: int, effect: _Effect[DeliveryRow]) -> ConfirmationAccepted:
-        event_id, reader, sender, now_ns = row.event.id, row.event.pubkey, _confirmation(row).sender, self._unit.now_ns
+        event_id, reader, now_ns = row.event.id, row.event.pubkey, self._unit.now_ns
+        sender = self._successor(_confirmation(row).sender)
         ids, seqs = [each.id for each in effect.items], tuple([each.seq for each in effect.items])
         items = [_Item(each.id, each.was_stored, now_ns) for each in effect.items]
         body = {"ids": ids, "was_stored": [each.was_stored for each in effect.items], "confirmation": event_id}
@@ -153,8 +159,9 @@ class Receipts(_ReadersEvents[ReceiptItem]):
 
     def _apply(self, row: EventRow) -> _Effect[ReceiptItem]:
         deliveries, receipt = self._unit.deliveries, _receipt(row)
-        queues = deliveries.queues(row.mesh, (receipt.reader, receipt.sender))
-        reader, sender = queues.get(receipt.reader), queues.get(receipt.sender)
+        author = self._successor(receipt.sender)
+        queues = deliveries.queues(row.mesh, (receipt.reader, author))
+        reader, sender = queues.get(receipt.reader), queues.get(author)
         sender_id = 0 if sender is None else sender.queue_id
         ids = [item.id for item in receipt.items]
         found = {} if reader is None else {each.id: each for each in deliveries.receipt_rows(reader.queue_id, ids)}
@@ -173,7 +180,8 @@ class Receipts(_ReadersEvents[ReceiptItem]):
         items = [_ReceiptItem(each.id, each.state.value, each.at_ms, each.reason) for each in effect.items]
         ids = tuple([each.id for each in items])
         command = command_text("RECEIPT", items, msgspec.Raw(row.raw))
-        self._commit_effects.confirmed.append(Confirmed(row.mesh, receipt.reader, receipt.sender, (), seq, command))
+        sender = self._successor(receipt.sender)
+        self._commit_effects.confirmed.append(Confirmed(row.mesh, receipt.reader, sender, (), seq, command))
         self._keep_copy(effect.sender, seq, items)
         body = {"ids": ids, "states": [each.state for each in items], "at_ms": [each.at_ms for each in items]}
         body |= {"receipt": event_id} | ({"agent": receipt.agent} if receipt.agent else {})

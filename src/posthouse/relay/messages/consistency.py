@@ -24,7 +24,9 @@ from posthouse.model.limits import DAY_S, RECORD_RETENTION_MIN_DAYS, SECOND_NS
 from posthouse.model.message import Message, message_fingerprint, read_message, without_agents
 from posthouse.model.node import node_from_key
 from posthouse.model.pinch import confirm_bytes, delivery_id, parse_address
+from posthouse.relay.accept.mesh_registry import Meshes
 from posthouse.relay.store.sqlite.deliveries import CHECK_SQL as SQL
+from posthouse.relay.store.sqlite.meshes_and_locks import read_mesh_rows
 from posthouse.relay.store.sqlite.pinch import PINCH_SQL
 from posthouse.relay.wire.delivery_rows import OPEN, PARKED, State
 
@@ -100,6 +102,17 @@ def _requeued(replay: DeliveryReplay, record: Record, body: dict[str, Any]) -> N
     replay.move(record, body["recipient"], [str(record.ref)], PARKED, State.QUEUED)
 
 
+def _retired(replay: DeliveryReplay, record: Record, body: dict[str, Any]) -> None:
+    """Give all deliveries and mentions of a key to its successor."""
+    node, successor = str(record.ref), body.get("successor")
+    if successor is None:
+        return
+    for mesh, reader, id_ in [key for key in replay.states if key[1] == node]:
+        replay.states[mesh, successor, id_] = replay.states.pop((mesh, reader, id_))
+    for nodes in replay.mentions.values():
+        nodes[:] = [successor if each == node else each for each in nodes]
+
+
 def _snapshot(replay: DeliveryReplay, record: Record, body: dict[str, Any]) -> None:
     replay.base_seq = record.seq
     rows = body["state"].get("deliveries", {}).get("rows", [])
@@ -119,6 +132,7 @@ _STEPS: dict[str, Callable[[DeliveryReplay, Record, dict[str, Any]], None]] = {
     "delivery.rejected": _parks(State.REJECTED),
     "delivery.dead": _parks(State.DEAD),
     "delivery.requeued": _requeued,
+    "key.retired": _retired,
     "journal.snapshot": _snapshot,
 }
 TYPES = frozenset(_STEPS)
@@ -133,6 +147,7 @@ def check_message_records(db: apsw.Connection) -> Iterator[str]:
         yield f"messages: the dedupe record of {seq} lacks its message, or is not marked as pruned"
     for (seq,) in db.execute(SQL.events_without_record, {"least_ns": _LEAST_NS}):
         yield f"messages: the message {seq} has no record"
+    successor = Meshes(read_mesh_rows(db)).successor  # the record belongs to the key that stands for the author today
     for seq, *record, raw in db.execute(SQL.records_with_content):
         event = decode_event(raw)
         try:
@@ -140,12 +155,13 @@ def check_message_records(db: apsw.Connection) -> Iterator[str]:
         except PosthouseError as fault:
             yield f"messages: {seq} cannot be read: {fault}"
             continue
-        if not any(_is_record_of(each, event, record) for each in (message, without_agents(message))):
+        author = successor(event.pubkey)
+        if not any(_is_record_of(each, event, author, record) for each in (message, without_agents(message))):
             yield f"messages: the dedupe record of {seq} differs from its content"
 
 
-def _is_record_of(message: Message, event: Event, record: Sequence[Any]) -> bool:
-    said = (message.mesh, event.pubkey, message.from_agent, message.client_message_id)
+def _is_record_of(message: Message, event: Event, author: str, record: Sequence[Any]) -> bool:
+    said = (message.mesh, author, message.from_agent, message.client_message_id)
     digest, destination = message_fingerprint(message, event), (message.destination_kind, message.destination_ref)
     return [*said, digest, *destination] == list(record)
 

@@ -14,7 +14,7 @@ from typing import Any
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.model.event import is_event_id
-from posthouse.relay.accept.authorize import Meshes, Right
+from posthouse.relay.accept.mesh_registry import Meshes, Right
 from posthouse.relay.messages.sessions import ReaderSessions
 from posthouse.relay.messages.settings import DeliverySettings
 from posthouse.relay.store.protocol import RelayStore

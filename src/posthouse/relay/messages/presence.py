@@ -8,7 +8,7 @@ the agents of profiles up to a bound; a reader fetches the profiles whose agents
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ from posthouse.model.errors import PosthouseError
 from posthouse.model.event import Event
 from posthouse.model.limits import MIB
 from posthouse.model.profile import AgentProfile, read_agents
-from posthouse.relay.accept.authorize import Mesh
+from posthouse.relay.accept.mesh_registry import Mesh
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.wire.frames import command_text, list_text, text_frame
 
@@ -96,13 +96,42 @@ class PresenceTracker:
         #: mesh -> nodes and agents that were announced as online
         self._announced: dict[str, dict[str, tuple[str, ...]]] = {}
         self._changed: dict[str, dict[str, None]] = {}
+        #: other relay -> mesh -> node -> its agents that are online there
+        self._elsewhere: dict[object, dict[str, dict[str, list[str]]]] = {}
+        #: called with mesh, node and its agents here, None if it has no session here, when that may have changed
+        self.on_change: Callable[[str, str, tuple[str, ...] | None], None] = lambda _mesh, _node, _agents: None
 
     def online(self, mesh: str) -> Online:
-        """Return the nodes that have an open session in a mesh, with their agents."""
+        """Return the nodes that have an open session in a mesh, here or at another relay, with their agents."""
         agents: dict[str, set[str]] = {}
         for session in self._open.get(mesh, ()):
             agents.setdefault(session.node, set()).update(session.agents)
+        for meshes in self._elsewhere.values():
+            for node, names in meshes.get(mesh, {}).items():
+                agents.setdefault(node, set()).update(names)
         return {node: tuple(sorted(names)) for node, names in agents.items()}
+
+    def own_online(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """Return the nodes that have an open session here, by mesh, with their agents."""
+        return {mesh: {session.node: session.agents for session in sessions} for mesh, sessions in self._open.items()}
+
+    def replace_elsewhere(self, relay: object, online: dict[str, dict[str, list[str]]]) -> None:
+        """Replace what another relay has said about its sessions; with nothing when it is gone."""
+        former = self._elsewhere.pop(relay, {})
+        if online:
+            self._elsewhere[relay] = online
+        for mesh in former.keys() | online.keys():
+            for node in former.get(mesh, {}).keys() | online.get(mesh, {}).keys():
+                self._note_change(mesh, node)
+
+    def note_elsewhere(self, relay: object, mesh: str, node: str, agents: list[str] | None) -> None:
+        """Note that a node is online at another relay with these agents, or not any more."""
+        nodes = self._elsewhere.setdefault(relay, {}).setdefault(mesh, {})
+        if agents is None:
+            nodes.pop(node, None)
+        else:
+            nodes[node] = agents
+        self._note_change(mesh, node)
 
     def sessions(self, mesh: str) -> list[ReaderSession]:
         """Return the open sessions of a mesh."""
@@ -137,10 +166,16 @@ class PresenceTracker:
                 session.peer.send_frame(frame)
 
     def _note(self, session: ReaderSession, gather_s: float = _GATHER_S) -> None:
-        changed = self._changed.setdefault(session.mesh, {})
+        mine = [each.agents for each in self._open.get(session.mesh, ()) if each.node == session.node]
+        agents = tuple(dict.fromkeys([name for names in mine for name in names])) if mine else None
+        self.on_change(session.mesh, session.node, agents)
+        self._note_change(session.mesh, session.node, gather_s)
+
+    def _note_change(self, mesh: str, node: str, gather_s: float = _GATHER_S) -> None:
+        changed = self._changed.setdefault(mesh, {})
         if not changed:
-            asyncio.get_running_loop().call_later(gather_s, self._announce, session.mesh)
-        changed[session.node] = None
+            asyncio.get_running_loop().call_later(gather_s, self._announce, mesh)
+        changed[node] = None
 
     def _announce(self, mesh: str) -> None:
         online, announced = self.online(mesh), self._announced.setdefault(mesh, {})

@@ -1,67 +1,32 @@
 """A reader session: a cursor over one reader's queue, on one connection.
 
-Behind the tail a cursor reads pages; at the tail it sends what was just committed, from memory: one path, so nothing
-overtakes and nothing is sent twice. A full window or a slow peer puts a cursor behind. A session has two cursors.
-One carries messages: at most `window` deliveries are unconfirmed, and the time of the last progress decides when a
-reader counts as stuck. The other carries confirmations to the sender: a ping behind each batch proves that the
-sender read it, and only then the store drops it.
+A session has two cursors. One carries messages: at most `window` deliveries are unconfirmed, and the time of the last
+progress decides when a reader counts as stuck. The other carries confirmations to the sender: a ping behind each batch
+proves that the sender read it, and only then the store drops it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from posthouse.model.clock import Clock
+from posthouse.model.event import Event
 from posthouse.model.limits import DELIVERY_BATCH, FLAP_ATTEMPTS_MAX, TIMEOUT_ATTEMPTS_MAX
 from posthouse.relay.accept.submission import Confirmed
+from posthouse.relay.messages.tail_cursor import Peer, TailCursor
 from posthouse.relay.store.delivery_protocol import SessionReads
 from posthouse.relay.wire.delivery_rows import AttemptBounds, ConfirmationPage, DeliveryPage
+from posthouse.tracing import TRACEPARENT, Role, Span, Tracer, valid_traceparent
 
 _encode = msgspec.json.Encoder().encode
 _GATHER_S = 0.002  # a moment for more confirmations, so that a page is worth its read
 _CONFIRMATIONS_PER_PAGE = 50
 _ROOMY = 10_000  # confirmations sent at once: more than one commit brings
 MAX_UNANSWERED = 8  # batches of confirmations without a pong
-
-
-class Peer(Protocol):
-    """One connection, whatever its wire."""
-
-    #: stands between commands that are sent together
-    separator: bytes
-
-    def deliver(self, text: bytes, count: int) -> None:
-        """Send commands, given as one text or joined by the separator, without waiting."""
-        ...
-
-    def send_frame(self, frame: bytes) -> None:
-        """Send a frame that is ready for the wire and shared with other connections."""
-        ...
-
-    def has_room(self, size: int, count: int) -> bool:
-        """Return True if so many more messages can be written without waiting."""
-        ...
-
-    async def drain(self) -> None:
-        """Wait until the peer has taken everything that was written."""
-        ...
-
-    @property
-    def taken_bytes(self) -> int:
-        """How many bytes the peer has taken so far while some are unsent; else a number that does not change."""
-        ...
-
-    def ping(self, on_pong: Callable[[], None]) -> None:
-        """Send a ping; `on_pong` is called when the peer has read everything before it."""
-        ...
-
-    def end(self, code: int, reason: str) -> None:
-        """Close the connection."""
-        ...
 
 
 class SessionHost(Protocol):
@@ -73,13 +38,15 @@ class SessionHost(Protocol):
     @property
     def reads(self) -> SessionReads: ...
 
-    async def settled(self, name: tuple[str, str]) -> None: ...
+    async def prepare(self, session: ReaderSession) -> None: ...
 
     async def send_greeting(self, session: ReaderSession) -> bool: ...
 
     async def send_gaps(self, session: ReaderSession) -> None: ...
 
     async def read_page(self, session: ReaderSession, after: int, limit: int) -> DeliveryPage: ...
+
+    async def ended_elsewhere(self, session: ReaderSession) -> list[int]: ...
 
     def may_read(self, session: ReaderSession) -> bool: ...
 
@@ -90,110 +57,6 @@ class SessionHost(Protocol):
     def note_flushed(self, elapsed_ns: int) -> None: ...
 
     def drop_confirmations(self, name: tuple[str, str], through_seq: int) -> None: ...
-
-
-class Fresh(Protocol):
-    """An entry that was just committed."""
-
-    @property
-    def seq(self) -> int: ...
-
-    @property
-    def text(self) -> bytes: ...
-
-
-class EntryPage(Protocol):
-    """Entries read from the store."""
-
-    @property
-    def size(self) -> int: ...
-
-
-FreshT = TypeVar("FreshT", bound=Fresh)
-PageT = TypeVar("PageT", bound=EntryPage)
-
-
-class TailCursor(Generic[FreshT, PageT]):
-    """A position in a list that grows: behind the tail it reads pages, at the tail it gets new entries offered.
-
-    Entries that are committed while a page is read mark the cursor as passed, so it reads another page instead of
-    believing that it is at the tail.
-    """
-
-    page_limit: int
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-        self.is_closed = False
-        self.position = 0
-        self.is_at_tail = False
-        self._is_passed = False
-
-    @property
-    def room(self) -> int:
-        """How many entries may be sent now."""
-        raise NotImplementedError
-
-    async def read_page(self, limit: int) -> PageT:
-        """Return the next entries."""
-        raise NotImplementedError
-
-    def send_page(self, page: PageT) -> None:
-        """Send a page, which may be empty, and move the position."""
-        raise NotImplementedError
-
-    def send_fresh(self, fresh: Sequence[FreshT]) -> None:
-        """Send entries that were just committed, and move the position."""
-        raise NotImplementedError
-
-    def wake(self) -> None:
-        """Call `catch_up` soon."""
-        raise NotImplementedError
-
-    def may_continue(self) -> bool:
-        """Return True if the page that was just read may be sent."""
-        return not self.is_closed
-
-    async def wait_for_room(self) -> None:
-        """Wait a moment if that makes the next page larger."""
-
-    def on_tail(self) -> None:
-        """Take note that the tail is reached."""
-
-    def offer(self, committed: Sequence[FreshT]) -> None:
-        """Send entries that were just committed, in order, or fall behind."""
-        if not self.is_at_tail:
-            self._is_passed = True
-            return
-        fresh = [each for each in committed if each.seq > self.position]
-        sendable = fresh[: self.room]
-        if sendable and not self.peer.has_room(sum([len(each.text) for each in sendable]), len(sendable)):
-            sendable = []
-        if sendable:
-            self.send_fresh(sendable)
-        if len(sendable) < len(fresh):
-            self.fall_behind()
-
-    def fall_behind(self) -> None:
-        """Read pages from now on."""
-        self._is_passed = True
-        self.is_at_tail = False
-        self.wake()
-
-    async def catch_up(self) -> None:
-        """Send pages until the tail is reached or there is no room."""
-        while not self.is_closed and not self.is_at_tail and self.room > 0:
-            await self.wait_for_room()
-            limit = min(self.page_limit, self.room)
-            await self.peer.drain()  # first: no page waits in memory for a peer that does not read
-            self._is_passed = False
-            page = await self.read_page(limit)
-            if not self.may_continue():
-                return
-            self.send_page(page)
-            if page.size < limit and not self._is_passed:
-                self.is_at_tail = True
-                self.on_tail()
 
 
 class InFlight:
@@ -244,6 +107,46 @@ class InFlight:
     def stuck_ns(self, now_ns: int) -> int:
         """Return for how long nothing has happened while deliveries were in flight."""
         return now_ns - self._progress_ns if self._seqs else 0
+
+
+_TAG = f'"{TRACEPARENT}"'.encode()
+#: failure of an attempt whose connection ended before the reader answered
+CONNECTION_ENDED = "connection_ended"
+#: of DELIVER commands: verb, seq, event, about the attempt
+_decode_commands = msgspec.json.Decoder(list[tuple[str, int, Event, dict[str, Any]]]).decode
+
+
+class DeliverySpans:
+    """The spans of one session: its attempts to hand over traced messages, until they end.
+
+    Only while the relay exports traces, and only for messages whose senders trace them: every other delivery costs a
+    search in the bytes that are sent anyway.
+    """
+
+    def __init__(self, tracer: Tracer, mesh: str, reader: str) -> None:
+        self._tracer = tracer
+        self._about: dict[str, str | int] = {"posthouse.mesh": mesh, "posthouse.reader": reader}
+        self._open: dict[int, Span] = {}
+
+    def begin(self, seqs: Sequence[int], commands: bytes) -> None:
+        """Begin the spans of deliveries that are sent now, in DELIVER commands joined by commas."""
+        if _TAG not in commands:
+            return
+        for _verb, seq, event, attempt in _decode_commands(b"[%b]" % commands):
+            parent = valid_traceparent(event.value(TRACEPARENT))
+            if parent is not None and seq in seqs:
+                about = self._about | {"messaging.message.id": event.id, "posthouse.attempt": attempt["attempt"]}
+                self._open[seq] = self._tracer.start("deliver", Role.SENDER, parent, about)
+
+    def end(self, seqs: Iterable[int], failure: str | None = None) -> None:
+        """End the spans of deliveries that have ended; `failure` is the state of those that were not confirmed."""
+        for seq in seqs:
+            if (span := self._open.pop(seq, None)) is not None:
+                span.end(failure)
+
+    def close(self) -> None:
+        """End what is left, because the connection has ended."""
+        self.end(list(self._open), CONNECTION_ENDED)
 
 
 class Offer(NamedTuple):
@@ -311,6 +214,8 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
     page_limit = DELIVERY_BATCH
     #: whether the node must have the right to read the mesh all the time
     needs_mesh_right = True
+    #: whether its messages are events that may carry a trace
+    has_traces = True
     #: attempts after which a delivery is parked
     attempt_bounds = AttemptBounds(TIMEOUT_ATTEMPTS_MAX, FLAP_ATTEMPTS_MAX)
 
@@ -333,8 +238,12 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         #: agents of the node that are online
         self.agents: tuple[str, ...] = ()
         self.confirmations = ConfirmationCursor(self)
+        #: None: the relay does not export traces
+        self.spans: DeliverySpans | None = None
         #: deliveries that ended while a page was read
         self._ended_meanwhile: set[int] | None = None
+        #: another relay has closed deliveries of this reader
+        self._must_check_flight = False
         self._has_work = asyncio.Event()
         self._is_idle = asyncio.Event()
         self._taken_bytes = peer.taken_bytes
@@ -352,7 +261,7 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
 
     async def run(self) -> None:
         """Send the backlog and what follows, until the session is closed."""
-        await self.host.settled(self.name)
+        await self.host.prepare(self)
         self._had_backlog = await self._begin()
         self.wake()
         while not self.is_closed:
@@ -360,6 +269,9 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
                 self._is_idle.set()
             await self._has_work.wait()
             self._has_work.clear()
+            if self._must_check_flight:
+                self._must_check_flight = False
+                self.settle(await self.host.ended_elsewhere(self))
             await self.confirmations.catch_up()
             await self.catch_up()
             if self.has_gap and self.is_at_tail:
@@ -382,18 +294,27 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
     def close(self) -> None:
         """Send nothing more; called by the host."""
         self.is_closed = self.confirmations.is_closed = True
+        if self.spans is not None:
+            self.spans.close()
         self.wake()
 
     def wake(self) -> None:
         self._is_idle.clear()
         self._has_work.set()
 
-    def settle(self, seqs: Sequence[int]) -> None:
-        """Take deliveries out of flight that have ended, however they did."""
+    def settle(self, seqs: Sequence[int], failure: str | None = None) -> None:
+        """Take deliveries out of flight that have ended; `failure` is the state of those that were not confirmed."""
+        if self.spans is not None:
+            self.spans.end(seqs, failure)
         if self._ended_meanwhile is not None:
             self._ended_meanwhile.update(seqs)
         if self.in_flight.settle(seqs, self.host.clock.boot_ns()) and not self.is_at_tail:
             self.wake()
+
+    def check_in_flight(self) -> None:
+        """Ask the store which deliveries in flight have ended, because another relay has closed some."""
+        self._must_check_flight = True
+        self.wake()
 
     def is_stuck(self, timeout_ns: int) -> bool:
         """Return True if deliveries have been in flight without any progress for longer than the timeout."""
@@ -408,20 +329,22 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
             await asyncio.sleep(_GATHER_S)
 
     async def read_page(self, limit: int) -> DeliveryPage:
-        self._ended_meanwhile = set()
-        return await self.host.read_page(self, self.position, limit)
+        while True:
+            ended: set[int] = set()
+            self._ended_meanwhile = ended
+            page = await self.host.read_page(self, self.position, limit)
+            if ended.isdisjoint(page.seqs):  # else the reader may know that one is confirmed: it does not get it again
+                self._ended_meanwhile = None
+                return page
 
     def may_continue(self) -> bool:
         return self.host.may_read(self)
 
     def send_page(self, page: DeliveryPage) -> None:
-        ended, self._ended_meanwhile = self._ended_meanwhile, None
         if not page.size:
             return
         self.position = page.positions[-1]
-        seqs = [seq for seq in page.seqs if seq not in ended] if ended else page.seqs
-        self.in_flight.add(seqs, self.host.clock.boot_ns())
-        self.peer.deliver(page.text, page.size)
+        self._deliver(page.seqs, page.text, page.size)
         self.host.note_sent(self, page.seqs, was_stored=True, record_body=page.record_body)
         self.on_sent(page.seqs, page.needs_no_confirm)
 
@@ -444,7 +367,12 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         needs_no_confirm = [each.seq for each in offers if each.needs_no_confirm]
         body = {"ids": [each.id for each in offers], "was_stored": [False] * count, "attempts": [1] * count}
         text = self.peer.separator.join([each.text for each in offers])
-        self.in_flight.add(seqs, self.host.clock.boot_ns())
-        self.peer.deliver(text, count)
+        self._deliver(seqs, text, count)
         self.host.note_sent(self, seqs, was_stored=False, record_body=_encode(body).decode())
         self.on_sent(seqs, needs_no_confirm)
+
+    def _deliver(self, seqs: Sequence[int], text: bytes, count: int) -> None:
+        self.in_flight.add(seqs, self.host.clock.boot_ns())
+        if self.spans is not None:
+            self.spans.begin(seqs, text)
+        self.peer.deliver(text, count)

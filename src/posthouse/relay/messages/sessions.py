@@ -1,43 +1,40 @@
 """All open reader sessions of a relay: they get the effects of each commit, and defer their own writes.
 
-Called on the event loop with the effects of each transaction, in commit order. Deferred writes (sent, read, attempt
-counted) are applied in order, in the background, by the group committer: they join the next urgent group or leave
-after 5 ms. Only the next session of the same node waits for them. A store without room makes them wait for a retry,
-within a bound; a lost write costs a reader at most a count of attempts.
+Called on the event loop with the effects of each transaction, in commit order. A node has one session in a mesh, also
+if several relays share the store, unless the policy allows more: a new one waits until the former has ended and its
+deferred writes are committed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 import structlog
 
 from posthouse.journal.cursor import Cursor
 from posthouse.model.clock import Clock
-from posthouse.model.errors import PosthouseError, Transient
+from posthouse.model.event import Event
 from posthouse.model.limits import SECOND_NS
-from posthouse.relay.accept.authorize import Meshes, Right
 from posthouse.relay.accept.group_commit import GroupCommitter
+from posthouse.relay.accept.mesh_registry import Meshes, Right
 from posthouse.relay.accept.submission import CommitEffects, Confirmed
+from posthouse.relay.messages.deferred_writes import DeferredWrites, Name
 from posthouse.relay.messages.presence import MAX_PROFILES, PresenceTracker, roster, shown_profiles
-from posthouse.relay.messages.reader_session import Offer, ReaderSession
+from posthouse.relay.messages.reader_session import DeliverySpans, Offer, ReaderSession
 from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings
 from posthouse.relay.metrics import MetricsObserver, NullObserver
 from posthouse.relay.store.delivery_protocol import DeliveryReads
 from posthouse.relay.store.protocol import RelayStore, Unit
 from posthouse.relay.wire.delivery_rows import ClosedDeliveries, DeliveryPage
 from posthouse.relay.wire.frames import command_text
+from posthouse.tracing import Tracer
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
-#: mesh and node
-Name = tuple[str, str]
-_MAX_REFUSED = 10_000  # deferred writes that wait for a store without room
 _MAX_GAPS = 500  # shown at once; the others follow when these are filled
 _FIRST_ATTEMPT = {"was_stored": False, "attempt": 1}
 
@@ -47,73 +44,6 @@ CODE_REPLACED = 4003
 CODE_CONFIRM_TIMEOUT = 4008
 CODE_SAME_INSTANCE = 1000
 CODE_POLICY = 1008
-
-
-class _DeferredWrite(NamedTuple):
-    name: Name
-    work: Callable[[Unit], Any]
-    on_done: Callable[[Any], None] | None
-
-
-class DeferredWrites:
-    """Writes of sessions that no caller waits for, in order."""
-
-    def __init__(self, committer: GroupCommitter) -> None:
-        self._committer = committer
-        #: how many writes of a name are not committed
-        self._pending: dict[Name, int] = {}
-        self._waiters: dict[Name, list[asyncio.Future[None]]] = {}
-        self._refused: deque[_DeferredWrite] = deque(maxlen=_MAX_REFUSED)
-
-    def defer(self, name: Name, work: Callable[[Unit], Any], on_done: Callable[[Any], None] | None = None) -> None:
-        """Write in the background; `on_done` is called with the result after the commit."""
-        self._pending[name] = self._pending.get(name, 0) + 1
-        self._committer.defer(self, _DeferredWrite(name, work, on_done))
-
-    async def settled(self, name: Name) -> None:
-        """Wait until the writes of a name are committed or refused."""
-        while name in self._pending:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.setdefault(name, []).append(waiter)  # before the flush, which a closed store refuses at once
-            self._committer.flush_deferred()
-            await waiter
-
-    def retry(self) -> None:
-        """Defer the writes again that a store without room refused."""
-        refused = list(self._refused)
-        self._refused.clear()
-        for each in refused:
-            self.defer(*each)
-
-    def write(self, unit: Unit, jobs: Sequence[_DeferredWrite]) -> list[Any]:
-        """Write inside the transaction; called by the committer."""
-        return [each.work(unit) for each in jobs]
-
-    def on_committed(self, jobs: Sequence[_DeferredWrite], result: list[Any]) -> None:
-        """Notify sessions; called by the committer."""
-        self._finish(jobs)
-        for each, value in zip(jobs, result, strict=True):
-            if each.on_done is not None:
-                each.on_done(value)
-
-    def on_failed(self, jobs: Sequence[_DeferredWrite], failure: BaseException) -> None:
-        """Keep writes for a retry, or give up; called by the committer."""
-        if isinstance(failure, Transient):
-            self._refused.extend(jobs)
-        elif isinstance(failure, PosthouseError):  # the store is closed or has failed
-            log.warning("deliveries_not_noted", reason=str(failure))
-        else:
-            log.error("deliveries_not_noted", reason=repr(failure), exc_info=failure)
-        self._finish(jobs)
-
-    def _finish(self, jobs: Sequence[_DeferredWrite]) -> None:
-        for each in jobs:
-            self._pending[each.name] -= 1
-            if not self._pending[each.name]:
-                del self._pending[each.name]
-                for waiter in self._waiters.pop(each.name, ()):
-                    if not waiter.done():  # the session may be gone
-                        waiter.set_result(None)
 
 
 class SessionEnd(enum.Enum):
@@ -143,10 +73,14 @@ class ReaderSessions:
         self.clock = clock
         self.settings = settings
         self.observer: MetricsObserver = NullObserver()
+        #: None: deliveries are not traced
+        self.tracer: Tracer | None = None
         self._meshes = meshes
         self._open: dict[Name, list[ReaderSession]] = {}
-        self._deferred = DeferredWrites(committer)
-        self._presence = PresenceTracker()
+        self._deferred = DeferredWrites(committer, store.shared)
+        self.presence = PresenceTracker()
+        #: ends the sessions of a node at other relays and returns the number of its new one; None: there are none
+        self.take_over: Callable[[ReaderSession], Awaitable[int]] | None = None
         meshes.watch_rights(self.end_unreadable)
 
     @property
@@ -158,10 +92,23 @@ class ReaderSessions:
         others = self._open.setdefault(session.name, [])
         is_first = not others
         others.append(session)
-        self._presence.add(session, is_first=is_first)
+        self.presence.add(session, is_first=is_first)
+        if self.tracer is not None and session.has_traces:
+            session.spans = DeliverySpans(self.tracer, *session.name)
         if self.settings.policy is ConnectionPolicy.PREFER_NEWEST:
             for older in others[:-1]:
-                self._replace(older, session)
+                self._replace(older, session.instance)
+
+    async def prepare(self, session: ReaderSession) -> None:
+        """Wait until the sessions that a new one replaces have written what they deferred, here and elsewhere."""
+        await self.settled(session.name)
+        if self.take_over is not None and self.settings.policy is ConnectionPolicy.PREFER_NEWEST:
+            self._deferred.numbers[session.name] = await self.take_over(session)
+
+    def end_replaced(self, mesh: str, node: str, instance: str | None) -> None:
+        """End the sessions of a node, because it has a newer one at another relay."""
+        for session in list(self._open.get((mesh, node), ())):
+            self._replace(session, instance)
 
     def close(self, session: ReaderSession, end: SessionEnd) -> None:
         """Remove a session whose connection has ended, and count the attempt."""
@@ -172,8 +119,10 @@ class ReaderSessions:
         others.remove(session)
         if not others:
             del self._open[session.name]
-        self._presence.remove(session, is_last=not others)
+        self.presence.remove(session, is_last=not others)
         self._count_attempts(session, end)
+        if not others:
+            self._deferred.numbers.pop(session.name, None)
 
     def apply_effects(self, effects: CommitEffects) -> None:
         """Give the effects of one transaction to the sessions that they concern."""
@@ -192,10 +141,9 @@ class ReaderSessions:
         if effects.confirmed:
             self._apply_confirmed(effects.confirmed)
         for name in effects.gaps:
-            for session in self._open.get(name, ()):
-                session.has_gap = True
+            self.note_gap(*name)
         for profile in effects.profiles:
-            self._presence.announce_profile(profile)
+            self.announce_profile(profile)
 
     def offer(self, name: Name, offers: Sequence[Offer]) -> None:
         """Give messages that were just committed to the sessions of a reader, in order."""
@@ -208,12 +156,43 @@ class ReaderSessions:
         if closed.state:
             self.observer.count("posthouse_relay_deliveries_closed_total", closed.state, by=len(closed.seqs))
         for session in self._open.get((closed.mesh, closed.node), ()):
-            session.settle(closed.seqs)
+            session.settle(closed.seqs, closed.failure)
 
     def apply_reopened(self, mesh: str, node: str) -> None:
         """Let the sessions of a reader read again: deliveries were put at the tail of its queue."""
         for session in self._open.get((mesh, node), ()):
             session.fall_behind()
+
+    def has_any(self, mesh: str) -> bool:
+        """Return True if a session is open in a mesh."""
+        return bool(self.presence.sessions(mesh))
+
+    def note_gap(self, mesh: str, node: str) -> None:
+        """Let the sessions of a reader say that its full queue had no room for messages of topics."""
+        for session in self._open.get((mesh, node), ()):
+            session.has_gap = True
+
+    def apply_confirmed_elsewhere(self, mesh: str, sender: str) -> None:
+        """Let the sessions of a sender read confirmations that another relay has stored for it."""
+        for session in self._open.get((mesh, sender), ()):
+            session.confirmations.fall_behind()
+
+    def check_in_flight(self, mesh: str, node: str) -> None:
+        """Let the sessions of a reader find out which of their deliveries another relay has closed."""
+        for session in self._open.get((mesh, node), ()):
+            session.check_in_flight()
+
+    async def ended_elsewhere(self, session: ReaderSession) -> list[int]:
+        """Return the deliveries in flight that are not open any more."""
+        seqs = session.in_flight.seqs
+        if self.store.shared is None or not seqs:
+            return []
+        still_open = await self.store.shared.open_deliveries(*session.name, seqs)
+        return [seq for seq in seqs if seq not in still_open]
+
+    def announce_profile(self, profile: Event) -> None:
+        """Send a profile that has just replaced another to its mesh."""
+        self.presence.announce_profile(profile)
 
     def may_read(self, session: ReaderSession) -> bool:
         """Return True if a session may continue; end the connection of a node that lost its right."""
@@ -229,9 +208,14 @@ class ReaderSessions:
 
     def end_unreadable(self, mesh: str) -> None:
         """End the sessions of nodes that may no longer read a mesh; the mesh sees them go offline."""
-        for session in self._presence.sessions(mesh):
+        for session in self.presence.sessions(mesh):
             if not self.may_read(session):
                 self.close(session, SessionEnd.HARMLESS)
+
+    def has_responder(self, mesh: str, recipient: str | None, asking: str) -> bool:
+        """Return True if a node reads its messages now; for a topic (None), if any node but the asking one does."""
+        online = self.presence.online(mesh)
+        return any(node != asking for node in online) if recipient is None else recipient in online
 
     async def send_greeting(self, session: ReaderSession) -> bool:
         """Send ROSTER, and QUEUE_STATUS if messages wait; return True if some do.
@@ -240,12 +224,12 @@ class ReaderSessions:
         session gets PRESENCE.
         """
         mesh = self._meshes.find(session.mesh)
-        nodes = [*mesh.members, *self._presence.online(session.mesh)][:MAX_PROFILES]
+        nodes = [*mesh.members, *self.presence.online(session.mesh)][:MAX_PROFILES]
         found = await self.reads.profiles(session.mesh, list(dict.fromkeys(nodes)), self.clock.wall_ns())
         profiles = shown_profiles(found)
         count = await self.count_waiting(session)
         if not session.is_closed:
-            entries = roster(mesh, self._presence.online(session.mesh), profiles)
+            entries = roster(mesh, self.presence.online(session.mesh), profiles)
             commands = [command_text("ROSTER", session.mesh, entries)]
             if count:
                 commands.append(command_text("QUEUE_STATUS", count))
@@ -256,7 +240,7 @@ class ReaderSessions:
     def set_agents(self, session: ReaderSession, agents: Sequence[str]) -> None:
         """Note which agents of a node are online; the mesh gets it as PRESENCE."""
         session.agents = tuple(agents)
-        self._presence.note_agents(session)
+        self.presence.note_agents(session)
 
     async def count_waiting(self, session: ReaderSession) -> int:
         """Return how many messages wait for the reader of a session."""
@@ -375,8 +359,8 @@ class ReaderSessions:
             for session in self._open[name]:
                 session.confirmations.offer(given)
 
-    def _replace(self, older: ReaderSession, newer: ReaderSession) -> None:
-        is_same = older.instance is not None and older.instance == newer.instance
+    def _replace(self, older: ReaderSession, instance: str | None) -> None:
+        is_same = older.instance is not None and older.instance == instance
         older.peer.end(CODE_SAME_INSTANCE if is_same else CODE_REPLACED, REPLACED)
         self.close(older, SessionEnd.HARMLESS)
 

@@ -7,17 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from posthouse.model.limits import (
-    BODY_MAX_BYTES,
-    CONFIRM_TIMEOUT_S,
-    CONFIRMATION_RESERVE,
-    DAY_S,
-    QUEUE_MAX,
-    QUEUE_SWEEP_S,
-    QUEUE_TTL_S,
-    RECORD_RETENTION_DAYS,
-    SECOND_NS,
-)
+from posthouse.model import limits
 
 
 class ConnectionPolicy(enum.StrEnum):
@@ -32,23 +22,25 @@ class DeliverySettings:
     """Bounds and times of queues; times in nanoseconds are computed once, because every message needs them."""
 
     #: unconfirmed deliveries per mesh and recipient
-    queue_max: int = QUEUE_MAX
+    queue_max: int = limits.QUEUE_MAX
     #: ids of confirmations that wait for one sender
-    confirmation_reserve: int = CONFIRMATION_RESERVE
-    queue_ttl_s: float = QUEUE_TTL_S
-    sweep_s: float = QUEUE_SWEEP_S
-    confirm_timeout_s: float = CONFIRM_TIMEOUT_S
+    confirmation_reserve: int = limits.CONFIRMATION_RESERVE
+    queue_ttl_s: float = limits.QUEUE_TTL_S
+    sweep_s: float = limits.QUEUE_SWEEP_S
+    confirm_timeout_s: float = limits.CONFIRM_TIMEOUT_S
     policy: ConnectionPolicy = ConnectionPolicy.PREFER_NEWEST
     #: None keeps dedupe records for ever
-    record_retention_days: int | None = RECORD_RETENTION_DAYS
+    record_retention_days: int | None = limits.RECORD_RETENTION_DAYS
 
     @cached_property
     def queue_ttl_ns(self) -> int:
-        return round(self.queue_ttl_s * SECOND_NS)
+        return round(self.queue_ttl_s * limits.SECOND_NS)
 
     @cached_property
     def record_retention_ns(self) -> int | None:
-        return None if self.record_retention_days is None else self.record_retention_days * DAY_S * SECOND_NS
+        return (
+            None if self.record_retention_days is None else self.record_retention_days * limits.DAY_S * limits.SECOND_NS
+        )
 
 
 DEFAULT_SETTINGS = DeliverySettings()
@@ -72,5 +64,5 @@ def message_features(settings: DeliverySettings) -> dict[str, Any]:
             "request_fingerprint": True,
         },
         "concurrent_connection_policy": settings.policy.value,
-        "max_payload": BODY_MAX_BYTES,
+        "max_payload": limits.BODY_MAX_BYTES,
     }

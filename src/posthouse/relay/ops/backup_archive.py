@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -20,7 +20,6 @@ from typing import IO, NamedTuple
 from posthouse.files import fsync_dir, open_nofollow, read_private
 from posthouse.keys import keyfile
 from posthouse.model.errors import error
-from posthouse.sqlite.backup import backup_store
 
 STORE_MEMBER = "relay.db"
 KEY_MEMBER = "key.json"
@@ -34,13 +33,13 @@ class Backup(NamedTuple):
     key: Path | None
 
 
-def write_archive(store: Path, key: Path, target: Path) -> None:
-    """Copy the store of a relay, running or not, and its key to the new file `target`."""
+def write_archive(copy_store: Callable[[Path], None], key: Path, target: Path) -> None:
+    """Write the copy of a store that `copy_store` makes, and the relay's key, to the new file `target`."""
     if target.exists() or target.is_symlink():
         raise error("backup_exists", path=str(target))
     key_text = read_private(key)
     with _temporary(target) as copy, _temporary(target) as archive:
-        backup_store(store, copy)
+        copy_store(copy)
         with open(open_nofollow(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:  # noqa: PTH123 - a descriptor
             _write_members(file, copy, key_text)
             file.flush()

@@ -1,32 +1,37 @@
 """Housekeeping of a relay's store: sweep expired events, write refusal counts and the high-water mark, prune records.
 
-Sweeping and refusal counts run once a minute. Pruning runs on request, after the archive's digests were compared with
-those of the store. The digests are computed outside the writer and still hold when the rows are deleted, because
-records and content without an expiration never change. All work runs in small transactions between other batches. If
-the relay is killed during a pruning, the next one has a shorter range to delete.
+Sweeping and refusal counts run once a minute. A clock that is ahead would delete events before they expire, so nothing
+is swept within an hour after a start or a step of the clock; readers do not see expired events meanwhile. Pruning runs
+on request, after the archive's digests were compared with those of the store. The digests are computed outside the
+writer and still hold when the rows are deleted, because records and content without an expiration never change. All
+work runs in small transactions between other batches. If the relay is killed during a pruning, the next one has a
+shorter range to delete.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 from blake3 import blake3
 
-from posthouse.journal.digest import Record, canonical_line
+from posthouse.journal.digest import Record, canonical_line, content_digest
 from posthouse.keys.identity import same_token
-from posthouse.model.clock import Clock
+from posthouse.model.clock import Clock, SteadyTime
 from posthouse.model.errors import PosthouseError, error
 from posthouse.relay.accept.group_commit import GroupCommitter
 from posthouse.relay.accept.path import Refusals
-from posthouse.relay.store.event_rows import Pruned, Released
+from posthouse.relay.store.event_rows import Pruned, Released, StoreSpace
 from posthouse.relay.store.high_water import HighWater, MarkFile
-from posthouse.relay.store.protocol import RelayStore
+from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.store.shared_store import Charge
 
 log = structlog.get_logger(__name__)
+R = TypeVar("R")
 INTERVAL_S = 60.0
 SWEEP_ROWS = 200  # per transaction: other writes wait for a few milliseconds
 
@@ -46,11 +51,20 @@ class Housekeeping:
     """The regular work, as a task of the running loop."""
 
     def __init__(
-        self, store: RelayStore, refusals: Refusals, committer: GroupCommitter, interval_s: float = INTERVAL_S
+        self,
+        store: RelayStore,
+        refusals: Refusals,
+        committer: GroupCommitter,
+        clock: Clock,
+        charge: Charge,
+        interval_s: float = INTERVAL_S,
     ) -> None:
         self._store = store
+        self._charge = charge
         self._committer = committer
         self._refusals = refusals
+        self._clock = clock
+        self._time = SteadyTime(clock)
         self._interval_s = interval_s
         self._task = asyncio.create_task(self._serve(), name="housekeeping")
 
@@ -63,13 +77,25 @@ class Housekeeping:
             await self._refusals.write(self._store, everything=True)
 
     async def run_once(self) -> int:
-        """Write refusal counts and sweep expired events; return how many were swept."""
+        """Write refusal counts, sweep expired events and finish deletions; return how many events were swept."""
         await self._refusals.write(self._store)
-        swept = 0
+        is_steady = self._time.is_steady()
+        if not self._charge.is_here:
+            return 0
+        swept = await self._sweep_expired() if is_steady else 0
+        while await self._submit(lambda unit: unit.finish_deletions(SWEEP_ROWS)):
+            pass
+        return swept
+
+    async def _sweep_expired(self) -> int:
         self._committer.flush_deferred()  # the sweep closes deliveries: it must see them as sent
-        while count := await self._store.submit(lambda unit: unit.sweep_expired(SWEEP_ROWS)):
+        swept, now_ns = 0, self._clock.wall_ns()
+        while count := await self._submit(lambda unit: unit.sweep_expired(now_ns, SWEEP_ROWS)):
             swept += count
         return swept
+
+    def _submit(self, work: Callable[[Unit], R]) -> asyncio.Future[R]:
+        return self._store.submit(self._charge.fenced(work))
 
     async def _serve(self) -> None:
         while True:
@@ -77,6 +103,19 @@ class Housekeeping:
             with _warn("housekeeping_failed"):
                 if swept := await self.run_once():
                     log.info("expired_events_swept", events=swept)
+
+
+RELEASED_PAGES = 256  # per transaction: a megabyte
+
+
+async def compact(store: RelayStore) -> tuple[StoreSpace, StoreSpace]:
+    """Give free space back to the file system in small steps; return the size before and after."""
+    before = await store.space()
+    if not before.is_incremental:
+        raise error("store_not_compactable")
+    while await store.submit(lambda unit: unit.release_pages(RELEASED_PAGES)):
+        pass
+    return before, await store.space()
 
 
 MARK_INTERVAL_S = 3.0  # of records that a kill -9 may leave above the mark
@@ -114,7 +153,9 @@ class MarkKeeper:
         extent = await self._store.extent()
         if (extent.epoch, extent.head) == (self._written.epoch, self._written.head):
             return
-        mark = HighWater(extent.epoch, extent.head, token_counter, self._clock.boot_id, boot_ns)
+        shared = self._store.shared
+        server = None if shared is None else shared.server
+        mark = HighWater(extent.epoch, extent.head, token_counter, self._clock.boot_id, boot_ns, server=server)
         await asyncio.to_thread(self._file.write, mark)
         self._written = mark
 
@@ -141,6 +182,8 @@ class ArchivedRange:
     digest: str
     #: over the events without an expiration; None: the archive does not vouch for events, so their content stays
     contents: str | None
+    #: 1: over the events as they are served, 2: over their digests
+    contents_version: int = 2
 
 
 class Pruning:
@@ -200,7 +243,11 @@ class Pruning:
         hasher = blake3()
         for after in range(archived.from_seq - 1, archived.to_seq, _PAGE):
             page = await self._store.contents(after, min(after + _PAGE, archived.to_seq))
-            await asyncio.to_thread(_hash_lines, hasher, (content + b"\n" for content in page))
+            if archived.contents_version == 1:  # of a lake of an older posthouse, which knows no removed content
+                lines = [raw + b"\n" for raw, _digest in page if raw is not None]
+            else:
+                lines = [digest or b"" if raw is None else content_digest(raw) for raw, digest in page]
+            await asyncio.to_thread(_hash_lines, hasher, lines)
         _compare_digests(archived, given, hasher.hexdigest())
 
     async def _delete(self, archived: ArchivedRange, horizon_ns: int | None) -> Pruned:

@@ -9,7 +9,7 @@ If you add a rule: 1. RULES, 2. a planted violation in tests/relay/ops/test_main
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,144 +19,27 @@ from msgspec.structs import replace
 
 from posthouse.journal.append import SQL as JOURNAL_SQL
 from posthouse.journal.digest import Record
-from posthouse.journal.read import read_after
 from posthouse.journal.restore import rebuild_store, restore_in_place, restore_store
 from posthouse.journal.store import JOURNAL
 from posthouse.journal.verify import Damage, Rule, find_damage, verify_store
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
-from posthouse.model.event import decode_event, event_id
+from posthouse.model.event import DELETION, decode_event, event_id
 from posthouse.model.lease import LockRow, first_counter, reopen
 from posthouse.model.lease_table import LeaseTable, lease_from_record
+from posthouse.relay.meshes.mesh_replay import check_meshes
 from posthouse.relay.messages.consistency import DELIVERY_RULES, PINCH_RULES
-from posthouse.relay.store.event_rows import event_row
+from posthouse.relay.store.event_rows import event_address, event_row, event_terms
 from posthouse.relay.store.high_water import HighWater, MarkFile
-from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS_SQL, MESHES_SQL, all_locks, last_token, read_mesh_rows
-from posthouse.relay.store.sqlite.store import COMPONENTS, DERIVED, reindex, stored_extent
-from posthouse.relay.wire.mesh_rows import AccessRow, MemberRow, MeshRows, Role, Verdict
+from posthouse.relay.store.sqlite.event_index import reindex
+from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS_SQL, MESHES_SQL, all_locks, last_token
+from posthouse.relay.store.sqlite.queries import EVENTS_SQL
+from posthouse.relay.store.sqlite.store import COMPONENTS, DERIVED, stored_extent
 from posthouse.sqlite.backup import backup_store
 from posthouse.sqlite.connection import open_reader
-from posthouse.sqlite.statements import Statements
 from posthouse.sqlite.store_lock import shared_store_lock
+from posthouse.storage.sql_files import Statements
 
-MeshFacts = dict[tuple[str, ...], Any]
-
-
-class MeshReplay:
-    """The facts about meshes after some records, by table and key."""
-
-    def __init__(self) -> None:
-        self.facts: MeshFacts = {}
-
-    def apply(self, record: Record) -> None:
-        """Apply one record; records of other areas change nothing."""
-        step = _STEPS.get(record.type)
-        if step is not None:
-            step(self.facts, record, record.decoded_body())
-
-
-def mesh_facts(rows: MeshRows) -> MeshFacts:
-    """Return the facts that the rows of a store state."""
-    facts: MeshFacts = {("mesh", row.mesh): row.is_open for row in rows.meshes}
-    facts |= {("member", row.mesh, row.node): (row.name, row.role.value) for row in rows.members}
-    facts |= {("access", row.mesh, row.node): _verdicts(row) for row in rows.access}
-    facts |= {("topic", row.mesh, row.topic): row.creator for row in rows.topics}
-    facts |= {("subscription", *key): True for key in rows.subscriptions}
-    facts |= {("block", *key): True for key in rows.blocks}
-    facts |= {("rule", mesh, str(rule.kind), rule.d_prefix): rule.resource for mesh, rule in rows.fence_rules}
-    return facts
-
-
-def _verdicts(row: AccessRow) -> tuple[str, str, str]:
-    return row.read.value, row.write.value, row.lock.value
-
-
-def _snapshot(facts: MeshFacts, _record: Record, body: dict[str, Any]) -> None:
-    facts.clear()
-    facts.update(mesh_facts(msgspec.convert(body["state"], MeshRows)))
-
-
-def _mesh(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
-    facts["mesh", str(record.mesh)] = body["open"]
-
-
-def _member(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
-    row = MemberRow(str(record.mesh), str(record.ref), body["name"], Role(body["role"]))
-    facts["member", row.mesh, row.node] = (row.name, row.role.value)
-
-
-def _left(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
-    mesh, node = str(record.mesh), str(record.ref)
-    facts.pop(("member", mesh, node), None)
-    for key in [key for key in facts if key[:3] == ("subscription", mesh, node)]:
-        del facts[key]
-
-
-def _access(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
-    verdicts = {right: Verdict(body[right]) for right in ("read", "write", "lock")}
-    row = AccessRow(str(record.mesh), str(record.ref), **verdicts)
-    facts["access", row.mesh, row.node] = _verdicts(row)
-
-
-def _access_removed(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
-    facts.pop(("access", str(record.mesh), str(record.ref)), None)
-
-
-def _rule(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
-    facts["rule", str(record.mesh), str(body["kind"]), body["d_prefix"]] = body["resource"]
-
-
-def _rule_removed(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
-    facts.pop(("rule", str(record.mesh), str(body["kind"]), body["d_prefix"]), None)
-
-
-def _topic(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
-    facts["topic", str(record.mesh), str(record.ref)] = record.actor
-
-
-def _topic_removed(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
-    facts.pop(("topic", str(record.mesh), str(record.ref)), None)
-
-
-def _subscribed(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
-    facts["subscription", str(record.mesh), str(record.ref), body["pattern"]] = True
-
-
-def _unsubscribed(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
-    facts.pop(("subscription", str(record.mesh), str(record.ref), body["pattern"]), None)
-
-
-def _blocked(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
-    facts["block", str(record.mesh), str(record.actor), str(record.ref)] = True
-
-
-def _unblocked(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
-    facts.pop(("block", str(record.mesh), str(record.actor), str(record.ref)), None)
-
-
-def _pinch_blocked(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
-    (_blocked if body["blocked"] else _unblocked)(facts, record, body)
-
-
-_STEPS: dict[str, Callable[[MeshFacts, Record, dict[str, Any]], None]] = {
-    "journal.snapshot": _snapshot,
-    "mesh.created": _mesh,
-    "mesh.changed": _mesh,
-    "mesh.access_set": _access,
-    "mesh.access_removed": _access_removed,
-    "mesh.fence_rule_set": _rule,
-    "mesh.fence_rule_removed": _rule_removed,
-    "member.joined": _member,
-    "member.changed": _member,
-    "member.left": _left,
-    "member.subscribed": _subscribed,
-    "member.unsubscribed": _unsubscribed,
-    "member.blocked": _blocked,
-    "member.unblocked": _unblocked,
-    "pinch.blocked": _pinch_blocked,
-    "topic.created": _topic,
-    "topic.removed": _topic_removed,
-}
 #: mesh -> its leases
 LockTables = dict[str, LeaseTable]
 
@@ -232,7 +115,6 @@ def _last_snapshot(db: apsw.Connection) -> tuple[int, Mapping[str, Any]]:
 
 
 EVENTS_CHECK_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "check.sql")
-_RECORDS_PER_READ = 1_000
 
 
 def check_records(db: apsw.Connection) -> Iterator[str]:
@@ -248,10 +130,11 @@ def check_records(db: apsw.Connection) -> Iterator[str]:
 def check_contents(db: apsw.Connection) -> Iterator[str]:
     """Compare ids, columns and index terms of all events with their JSON."""
     expected = _Digest()
+    indexed_through: int = db.execute(EVENTS_SQL.indexed_through).get
     for row in db.execute(EVENTS_CHECK_SQL.contents):
         seq, *columns, raw = row
         try:
-            yield from _compare(seq, tuple(columns), raw, expected)
+            yield from _compare(seq, tuple(columns), raw, expected if seq <= indexed_through else _Digest())
         except PosthouseError as fault:
             yield f"events: the content of {seq} cannot be read: {fault}"
     actual = _Digest()
@@ -275,50 +158,45 @@ def check_fenced(db: apsw.Connection) -> Iterator[str]:
         yield f"fences: the index and the fence tag of {seq} differ; reindex repairs it"
 
 
+def check_deleted(db: apsw.Connection) -> Iterator[str]:
+    """Compare what deletions named with the events."""
+    for (seq,) in db.execute(EVENTS_CHECK_SQL.deleted_with_content):
+        yield f"deletions: {seq} still has its content, although a deletion names it"
+    for (seq,) in db.execute(EVENTS_CHECK_SQL.erased_without_mark):
+        yield f"deletions: the journal says that {seq} is erased, its row does not"
+
+
+def check_usage(db: apsw.Connection) -> Iterator[str]:
+    """Compare the counters of meshes with the events."""
+    for (mesh,) in db.execute(EVENTS_CHECK_SQL.wrong_usage):
+        yield f"usage: the counters of the mesh {mesh} differ from its events"
+
+
 def check_kept(db: apsw.Connection) -> Iterator[str]:
     """Compare the list of events that pruning kept with the events."""
     for (seq,) in db.execute(EVENTS_CHECK_SQL.kept_without_content):
         yield f"kept: the list names {seq}, which has no content, expires, or whose record is not pruned"
 
 
-def check_meshes(db: apsw.Connection) -> Iterator[str]:
-    """Compare the tables of meshes with a replay of the journal."""
-    replay, seq = MeshReplay(), 0
-    while records := read_after(db, seq, _RECORDS_PER_READ):
-        for record in records:
-            replay.apply(record)
-        seq = records[-1].seq
-    yield from _differences(replay.facts, mesh_facts(read_mesh_rows(db)))
-
-
 def _compare(seq: int, columns: tuple[Any, ...], raw: bytes, expected: _Digest) -> Iterator[str]:
     event = decode_event(raw)
     if event_id(event.canonical()) != event.id:
         yield f"events: the content of {seq} does not hash to its id"
+    address = event_address(event)
+    for term in event_terms(event, event.mesh, address):
+        expected.add(term, seq)
     try:
         row = event_row(event, b"")
+        recipient = row.recipient
     except PosthouseError as fault:
-        yield f"events: {seq} cannot be read: {fault}"
+        if event.kind != DELETION:
+            yield f"events: {seq} cannot be read: {fault}"
         return
-    if columns != (
-        event.id,
-        event.pubkey,
-        event.kind,
-        event.created_at_ns,
-        row.mesh,
-        row.recipient,
-        row.expiration_s,
-        row.address,
-    ):
+    if event.kind == DELETION and columns[5] is None:
+        recipient = None  # stored before its tags had a meaning
+    facts = (event.id, event.pubkey, event.kind, event.created_at_ns, row.mesh, recipient, row.expiration_s, address)
+    if columns != facts:
         yield f"events: the columns of {seq} differ from its content"
-    for term in row.index_terms:
-        expected.add(term, seq)
-
-
-def _differences(journal: MeshFacts, tables: MeshFacts) -> Iterator[str]:
-    for key in sorted(journal.keys() | tables.keys()):
-        if journal.get(key) != tables.get(key):
-            yield f"meshes: {' '.join(key)} is {tables.get(key)!r}, the journal says {journal.get(key)!r}"
 
 
 class _Digest:
@@ -343,6 +221,8 @@ RULES: tuple[Rule, ...] = (
     check_contents,
     check_current,
     check_fenced,
+    check_deleted,
+    check_usage,
     check_kept,
     check_meshes,
     check_locks,
@@ -368,7 +248,7 @@ def backup_relay(path: Path, target: Path) -> None:
 
 def restore_relay(backup: Path | None, path: Path, clock: Clock, mark_file: MarkFile | None = None) -> str:
     """Replace a relay's store by a backup, or go on from the file that is there (None); return the new epoch."""
-    known = 0 if mark_file is None else _marked_counter(mark_file)
+    known = 0 if mark_file is None else marked_counter(mark_file)
     components = (JOURNAL, *COMPONENTS)
     if backup is None:
         epoch = restore_in_place(path, components, clock, lambda db: adjust_restored(db, clock, known))
@@ -408,16 +288,20 @@ def describe_damage(found: Sequence[Damage]) -> list[str]:
 def adjust_restored(db: apsw.Connection, clock: Clock, known_counter: int = 0) -> None:
     """Void the invites of a backup, and raise the counter of tokens above those that the lost history granted.
 
+    A store that was moved becomes one to start on, because it has its own epoch now.
+
     An invite that was used after the backup must not work a second time. `known_counter` is that of the store which
     is replaced, or of its high-water mark.
     """
     db.execute(MESHES_SQL.void_invites)
+    db.execute(EVENTS_SQL.clear_moved)
     newest_ns: int = db.execute(JOURNAL_SQL.newest_at_ns).get
     counter = first_counter(max(last_token(db), known_counter), max(clock.wall_ns(), newest_ns))
     db.execute(LOCKS_SQL.raise_counter, (counter,))
 
 
-def _marked_counter(mark_file: MarkFile) -> int:
+def marked_counter(mark_file: MarkFile) -> int:
+    """Return a bound of the tokens that the store of a mark has granted; 0 if there is no readable mark."""
     try:
         mark = mark_file.read()
     except PosthouseError:  # a damaged mark must not stop the restore, which replaces it

@@ -40,7 +40,7 @@ from posthouse.relay.store.sqlite.meshes_and_locks import MESHES_SQL, last_token
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL
 from posthouse.relay.store.sqlite.store import SqliteStore, stored_extent
 from posthouse.relay.wire.accept_results import Answer, Declined
-from posthouse.relay.wire.mesh_rows import AccessRow, MemberRow, MeshRow, MeshRows, TopicRow
+from posthouse.relay.wire.mesh_rows import AccessRow, MemberRow, MeshRow, MeshRows, MeshState, TopicRow
 from posthouse.sqlite.connection import open_reader
 from posthouse.sqlite.store_lock import lock_path, shared_store_lock
 
@@ -302,6 +302,10 @@ def _add_meshes(unit: Unit, rows: MeshRows) -> None:
     for mesh in rows.meshes:
         unit.save_mesh(mesh)
         unit.append("mesh.created", mesh=mesh.mesh, actor=mesh.creator, ref=mesh.mesh, body={"open": mesh.is_open})
+        if mesh.state is not MeshState.ACTIVE:
+            unit.append(f"mesh.{mesh.state.value}", mesh=mesh.mesh, actor=mesh.creator, ref=mesh.mesh)
+        if mesh.approves_keys:
+            unit.append("mesh.approval_set", mesh=mesh.mesh, actor=mesh.creator, ref=mesh.mesh, body={"required": True})
     for member in rows.members:
         unit.save_member(member)
         body = {"name": member.name, "role": member.role.value}
@@ -319,3 +323,6 @@ def _add_meshes(unit: Unit, rows: MeshRows) -> None:
     for name, node, blocked in rows.blocks:
         unit.save_block(name, node, blocked)
         unit.append("member.blocked", mesh=name, actor=node, ref=blocked)
+    for held in rows.held_keys:
+        unit.save_held_key(held)
+        unit.append("member.held", mesh=held.mesh, ref=held.node, body={"former": held.former})

@@ -28,8 +28,8 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MILLISECOND_NS, PINCH_FRAME_MAX_BYTES
 from posthouse.model.node import node_from_key
-from posthouse.model.pinch import address_of, auth_bytes
-from posthouse.relay.context import RelayCall
+from posthouse.model.pinch import address_of, auth_bytes, parse_address
+from posthouse.relay.context import RelayCall, RelayContext
 from posthouse.relay.pinch.agent_connection import REPLACED, PinchConnection
 from posthouse.relay.pinch.envelopes import AUTH_RESPONSE, VERSION, auth_challenge, auth_result, decode_envelope
 from posthouse.relay.pinch.pinch_settings import PinchSettings
@@ -92,6 +92,7 @@ class PinchEndpoint:
         self._by_address: dict[str, PinchConnection] = {}
         #: one login at a time per address
         self._gates: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._unwatch_rights = pinch.engine.meshes.watch_rights(self._end_retired)
         keep = keep_alive(self.connections, pinch.settings.ping_s, pinch.settings.pong_s)
         self._keep_alive = asyncio.get_running_loop().create_task(keep, name="keep Pinch connections alive")
 
@@ -99,6 +100,10 @@ class PinchEndpoint:
     def logged_in(self) -> int:
         """How many addresses are connected."""
         return len(self._by_address)
+
+    def routes(self) -> tuple[Route[RelayCall], ...]:
+        """Return the routes of a relay that speaks Pinch."""
+        return _routes(self)
 
     async def serve(
         self, limits: EdgeLimits, outbound: OutboundAccount, request: web.BaseRequest, address: str | None
@@ -121,6 +126,7 @@ class PinchEndpoint:
 
     async def close(self) -> None:
         """Stop pinging and commit pending submissions; call it after the connections and before the store."""
+        self._unwatch_rights()
         self._keep_alive.cancel()
         await asyncio.gather(self._keep_alive, return_exceptions=True)
         await self.pinch.close()
@@ -135,7 +141,7 @@ class PinchEndpoint:
             async with asyncio.timeout(pinch.settings.challenge_s):
                 frame = await connection.next_frame()
         address = None if frame is None or frame.is_text else login.check(frame.data)
-        if address is None:
+        if address is None or self._key_error(address) is not None:
             pinch.meters.count("posthouse_relay_pinch_logins_total", "failed")
             _refuse_login(connection, AUTHENTICATION_FAILED)
             return False
@@ -150,6 +156,15 @@ class PinchEndpoint:
         pinch.meters.count("posthouse_relay_pinch_logins_total", "accepted")
         connection.send(auth_result(connection.now_ms, address))
         return True
+
+    def _key_error(self, address: str) -> PosthouseError | None:
+        """Return why the key of an address may not be used any more, or None."""
+        return self.pinch.engine.meshes.key_error(node_from_key(parse_address(address).key))
+
+    def _end_retired(self, _mesh: str) -> None:
+        for address, connection in list(self._by_address.items()):
+            if (retired := self._key_error(address)) is not None:
+                connection.end(POLICY_VIOLATION, retired.code)
 
     async def _admit(self, connection: PinchConnection, address: str) -> bool:
         """Give an address to a connection, unless another connection of that address answers a ping."""
@@ -202,11 +217,12 @@ class Registered(msgspec.Struct):
     claim_code: str
 
 
-#: the paths on which relay.pinch_origins holds
-PINCH_PATHS = frozenset({"/ws", "/health", "/agents/register", "/agents/claim", "/claim"})
+def open_pinch(context: RelayContext, settings: PinchSettings) -> PinchEndpoint:
+    """Return the endpoint of a relay that speaks Pinch."""
+    return PinchEndpoint(Pinch(context.engine, context.key, context.meters, settings))
 
 
-def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
+def _routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
     """Return the routes of a relay that speaks Pinch."""
     pinch = endpoint.pinch
 

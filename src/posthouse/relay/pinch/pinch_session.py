@@ -18,8 +18,9 @@ from typing import NamedTuple, Protocol
 from posthouse.model.limits import DELIVERY_BATCH, MILLISECOND_NS, PINCH_ATTEMPTS_MAX
 from posthouse.model.node import PINCH_MESH
 from posthouse.model.pinch import SentMessage, read_by_close, sent_without_progress
-from posthouse.relay.messages.reader_session import Peer, ReaderSession
+from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.sessions import ReaderSessions
+from posthouse.relay.messages.tail_cursor import Peer
 from posthouse.relay.pinch.envelopes import queue_status
 from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.store.delivery_protocol import PinchReads
@@ -59,6 +60,7 @@ class PinchReaderSession(ReaderSession):
 
     #: the address was proved by a signature; no mesh decides about it
     needs_mesh_right = False
+    has_traces = False
     attempt_bounds = AttemptBounds(PINCH_ATTEMPTS_MAX, PINCH_ATTEMPTS_MAX)
 
     def __init__(self, sessions: ReaderSessions, peer: PinchPeer, address: str, settings: PinchSettings) -> None:
@@ -107,11 +109,11 @@ class PinchReaderSession(ReaderSession):
         super().send_page(page)
         self.peer.uncork()
 
-    def settle(self, seqs: Sequence[int]) -> None:
+    def settle(self, seqs: Sequence[int], failure: str | None = None) -> None:
         for seq in seqs:
             self._unread.pop(seq, None)
             self._controls.discard(seq)
-        super().settle(seqs)
+        super().settle(seqs, failure)
         self._note_proved(seqs)
 
     def attempted(self, *, is_timeout: bool) -> list[int]:

@@ -13,17 +13,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
+from posthouse.model import limits
 from posthouse.model.errors import error
-from posthouse.model.limits import (
-    PINCH_BURST,
-    PINCH_CHALLENGE_S,
-    PINCH_PING_S,
-    PINCH_PONG_S,
-    PINCH_RATE_PER_S,
-    RECEIVE_WINDOW_MAX,
-)
 from posthouse.model.rate import Rate
 
+#: the paths on which relay.pinch_origins holds
+PINCH_PATHS = frozenset({"/ws", "/health", "/agents/register", "/agents/claim", "/claim"})
 _PATTERN = re.compile(r"([a-z][a-z0-9+.-]*://)?[A-Za-z0-9*.:\[\]_-]+", re.IGNORECASE)
 
 
@@ -68,14 +63,14 @@ class PinchSettings:
     #: the name of the relay in addresses
     host: str
     #: envelopes per second and address
-    rate_per_s: float = PINCH_RATE_PER_S
-    burst: int = PINCH_BURST
+    rate_per_s: float = limits.PINCH_RATE_PER_S
+    burst: int = limits.PINCH_BURST
     origins: Origins = NO_ORIGINS
-    ping_s: float = float(PINCH_PING_S)
-    pong_s: float = float(PINCH_PONG_S)
-    challenge_s: float = float(PINCH_CHALLENGE_S)
+    ping_s: float = float(limits.PINCH_PING_S)
+    pong_s: float = float(limits.PINCH_PONG_S)
+    challenge_s: float = float(limits.PINCH_CHALLENGE_S)
     #: unconfirmed messages on one connection; some agents read everything before they confirm
-    window: int = RECEIVE_WINDOW_MAX
+    window: int = limits.RECEIVE_WINDOW_MAX
     #: how long delivery waits at most for the pongs that prove that the agent reads and stays
     greeting_s: float = 1.0
     #: an agent that is still connected after this time stays; the skill's short tools are gone by then

@@ -16,7 +16,7 @@ import structlog
 from posthouse.keys import NodeKey
 from posthouse.model.errors import error
 from posthouse.model.node import PINCH_MESH
-from posthouse.relay.accept.authorize import RateBuckets
+from posthouse.relay.accept.rates import RateBuckets
 from posthouse.relay.engine import RelayEngine
 from posthouse.relay.meshes.administration import MeshChanges
 from posthouse.relay.meshes.participation import MAX_BLOCKS, MAX_ROWS
@@ -105,7 +105,7 @@ class Pinch:
         self.engine = engine
         self.settings = settings
         self.meters = meters
-        self.rates = RateBuckets(settings.rate)
+        self.rates = RateBuckets(settings.rate, share=engine.rate_share)
         self.submissions = PinchSubmissions(engine.sessions)
         self.blocks = Blocks(engine.changes, engine.sessions)
         self.is_stopping = False

@@ -1,4 +1,4 @@
-"""The protocols of deliveries and Pinch envelopes: their part of a unit of work, and reads beside the writer.
+"""The protocols of deliveries, retired keys and Pinch envelopes: in a unit of work, and reads beside the writer.
 
 The invariants of posthouse.relay.store.protocol hold here too. Counters change with the rows that they count; a
 delivery has one outcome for each time it was opened; every change appends its journal record in the same unit. A
@@ -28,8 +28,9 @@ from posthouse.relay.wire.delivery_rows import (
     QueueTotals,
     ReceiptRow,
     SweptRecords,
+    UnfinishedDelivery,
 )
-from posthouse.relay.wire.mesh_rows import MeshRows
+from posthouse.relay.wire.mesh_rows import HeldKey, MeshRows, RetiredKey
 
 
 class DeliveryUnit(Protocol):
@@ -174,6 +175,36 @@ class SessionReads(Protocol):
 
     async def confirmations(self, mesh: str, node: str, after_seq: int, limit: int) -> ConfirmationPage:
         """Return the next confirmations for a sender."""
+        ...
+
+
+class KeyUnit(Protocol):
+    """Retired keys and what belongs to a key, inside the writer's transaction; both stores have them beside meshes."""
+
+    def save_retired_key(self, row: RetiredKey) -> None:
+        """Retire a key; a revoked one may get a successor later."""
+        ...
+
+    def move_node(self, node: str, successor: str) -> None:
+        """Give everything that belongs to a node in every mesh, its mailboxes included, to an unused node."""
+        ...
+
+    def save_held_key(self, row: HeldKey) -> None:
+        """Let the new key of a member wait for approval."""
+        ...
+
+    def remove_held_key(self, mesh: str, node: str) -> None: ...
+
+    def mailbox_meshes(self, node: str) -> list[str]:
+        """Return the meshes in which a node has sent or received messages."""
+        ...
+
+    def unfinished_deliveries(self, node: str) -> list[UnfinishedDelivery]:
+        """Return the deliveries of a reader that are open or parked."""
+        ...
+
+    def last_seq_before(self, at_ns: int) -> int:
+        """Return the seq of the last record before a time."""
         ...
 
 

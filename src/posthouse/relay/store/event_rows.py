@@ -17,9 +17,11 @@ from typing import NamedTuple
 import msgspec
 from blake3 import blake3
 
+from posthouse.model.deletion import Deletion, read_deletion
 from posthouse.model.event import (
     ADDRESSABLE_KINDS,
     CONFIRMATION,
+    DELETION,
     EPHEMERAL_KINDS,
     MESSAGE,
     PROFILE,
@@ -36,7 +38,7 @@ from posthouse.model.limits import INT64_MAX, QUERY_PAGE_BYTES
 from posthouse.model.message import Confirmation, message_fingerprint, read_confirmation, read_message
 from posthouse.model.profile import read_agents
 from posthouse.model.receipt import Receipt, read_receipt
-from posthouse.relay.wire.delivery_rows import Addressed, MessageRecord
+from posthouse.relay.wire.delivery_rows import Addressed, ClosedDeliveries, MessageRecord
 
 
 class EventRow(msgspec.Struct, frozen=True, gc=False):
@@ -48,7 +50,7 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
     #: bytes of the canonical form
     size: int
     mesh: str
-    #: the only node beside the author that may read it, for a direct message, its confirmations and receipts
+    #: the only node beside the author that may read it, for a direct message, its confirmations, receipts, deletions
     recipient: str | None
     expiration_s: int | None
     #: see the functions below
@@ -59,11 +61,13 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
     record_type: str
     #: without fields for messages and confirmations, until the commit decides about recipients and effects
     record_body: str
-    #: the tags of a message, a confirmation or a receipt, parsed
-    payload: Addressed | Confirmation | Receipt | None = None
+    #: the tags of a message, a confirmation, a receipt or a deletion, parsed
+    payload: Addressed | Confirmation | Receipt | Deletion | None = None
     is_ephemeral: bool = False
     #: of a fenced event; only replaceable and addressable events have one
     fence: FenceTag | None = None
+    #: the node that brought it from another relay; such an event is stored and has no other effect
+    mirrored_by: str | None = None
 
 
 class CurrentEvent(NamedTuple):
@@ -79,6 +83,28 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
 
     seq: int
     raw: bytes
+    #: its key was not to be trusted any more when it was signed or accepted
+    is_suspect: bool = False
+
+
+class ContentRow(msgspec.Struct, frozen=True, gc=False):
+    """A stored event as deletion and retention see it."""
+
+    seq: int
+    id: str
+    author: str
+    kind: int
+    created_at_ns: int
+    mesh: str
+    recipient: str | None
+    #: the term of its coordinate, for replaceable and addressable events only
+    address: bytes | None
+    #: the event as JSON; None: it is gone
+    raw: bytes | None
+    #: of a content that was removed before it was archived
+    digest: bytes | None
+    #: a content.erased record names it
+    is_erased: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +114,8 @@ class Scope:
     node: str
     #: None means all meshes
     meshes: frozenset[str] | None
+    #: keys whose place the node has taken
+    former: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +160,48 @@ class Released(msgspec.Struct, frozen=True):
     through_seq: int | None
 
 
+class Usage(NamedTuple):
+    """Events with content, and the bytes of their JSON."""
+
+    events: int
+    bytes: int
+
+
+class StoreSpace(NamedTuple):
+    """The size of a store in bytes."""
+
+    total: int
+    free: int
+    #: whether free space can go back to the file system while the store is in use
+    is_incremental: bool
+
+
+class SweptEvents(NamedTuple):
+    """One step of a walk over the events of a mesh."""
+
+    removed: int
+    #: where the next step goes on; None at the end
+    through_seq: int | None
+
+
+class ErasedEvents(NamedTuple):
+    """One step of erasing a deleted mesh."""
+
+    erased: int
+    #: deliveries that ended
+    closed: list[ClosedDeliveries]
+
+
+class Tombstones(NamedTuple):
+    """What deletions block among some events that are about to be written."""
+
+    #: (event id, author)
+    ids: frozenset[tuple[str, str]]
+    #: address -> creation time of the last deletion that names it
+    addresses: dict[bytes, int]
+
+
+NO_TOMBSTONES = Tombstones(frozenset(), {})
 _HASH_BYTES = 16
 _PLAIN_BYTES = 32  # longer values are hashed: a ULID or a number is not, a node id or an event id is
 _CACHED_CHARS = 80  # node ids, event ids and topics occur again and again
@@ -226,7 +296,7 @@ def event_row(event: Event, canonical: bytes, text: bytes | None = None) -> Even
     """
     size, mesh, kind, expiration_s = len(canonical), event.mesh, event.kind, event.expiration_s
     record_type, record_body, recipient = "event.accepted", _NO_FIELDS, None
-    payload: Addressed | Confirmation | Receipt | None = None
+    payload: Addressed | Confirmation | Receipt | Deletion | None = None
     if kind == MESSAGE:
         payload = _addressed(event, size)
         record_type, recipient = "message.accepted", payload.message.recipient
@@ -239,6 +309,9 @@ def event_row(event: Event, canonical: bytes, text: bytes | None = None) -> Even
     else:
         if kind == PROFILE:
             read_agents(event.content)
+        elif kind == DELETION:
+            payload = read_deletion(event)
+            recipient = payload.recipient
         record_body = f'{{"kind":{kind},"size":{size}}}'
     address = event_address(event)
     return EventRow(
@@ -255,6 +328,32 @@ def event_row(event: Event, canonical: bytes, text: bytes | None = None) -> Even
         payload=payload,
         is_ephemeral=kind in EPHEMERAL_KINDS,
         fence=None if address is None else read_fence_tag(event),
+    )
+
+
+class MirroredRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The body of the journal record of a mirrored event."""
+
+    kind: int
+    size: int
+    mirrored_by: str
+    #: the resource of its fence
+    fence: str = ""
+
+
+def mirrored_row(row: EventRow, mirrored_by: str) -> EventRow:
+    """Return the row of an event that another relay accepted: no message, confirmation or receipt any more.
+
+    Only a deletion keeps its meaning, so that what an author erased is erased everywhere.
+    """
+    fence = "" if row.fence is None else row.fence.resource
+    body = MirroredRecord(row.event.kind, row.size, mirrored_by, fence)
+    return msgspec.structs.replace(
+        row,
+        record_type="event.accepted",
+        record_body=msgspec.json.encode(body).decode(),
+        payload=row.payload if isinstance(row.payload, Deletion) else None,
+        mirrored_by=mirrored_by,
     )
 
 

@@ -10,7 +10,7 @@ If you change the file: give it a new format name, keep reading the old one, upd
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,13 @@ _GRANTS_UNTIL_NEXT = 2**20
 Format = Literal["posthouse-high-water-v1"]
 
 
+class ServerTimeline(NamedTuple):
+    """The server of a store in a database: its data directory, and how often a standby of it was promoted."""
+
+    system: str
+    timeline: int
+
+
 class HighWater(msgspec.Struct, frozen=True):
     """How far a store had come at one moment."""
 
@@ -35,6 +42,8 @@ class HighWater(msgspec.Struct, frozen=True):
     boot_id: str
     boot_ns: int
     format: Format = "posthouse-high-water-v1"
+    #: None: the store is a file
+    server: ServerTimeline | None = None
 
     @property
     def token_bound(self) -> int:
@@ -72,6 +81,33 @@ class MarkFile:
             self.write(msgspec.structs.replace(mark, epoch="", head=0))
 
 
+class MovedTo(NamedTuple):
+    """The place that a store was moved to."""
+
+    #: as shown to people
+    target: str
+    #: what names the place for certain: the path of a file, or server and database
+    place: str
+
+
+class StoredState(NamedTuple):
+    """What a start has to know of the store in a database."""
+
+    #: None: there is no store
+    extent: Extent | None = None
+    #: None: it was not moved
+    moved: MovedTo | None = None
+    server: ServerTimeline | None = None
+    #: whether it was last written on another server
+    is_elsewhere: bool = False
+
+
+def refuse_moved(moved: MovedTo | None, store: Path | str) -> None:
+    """Raise store_moved if a store has its successor elsewhere."""
+    if moved is not None:
+        raise error("store_moved", path=str(store), target=moved.target)
+
+
 def refuse_missing(store: Path, key: Path, mark: HighWater | None) -> None:
     """Raise store_missing if a store is lost; an empty file is no loss: the start that created it has died."""
     if store.exists():
@@ -82,15 +118,26 @@ def refuse_missing(store: Path, key: Path, mark: HighWater | None) -> None:
         raise error("store_missing", path=str(store), witness="its high-water mark is there")
 
 
+def refuse_old_timeline(seen: ServerTimeline | None, server: ServerTimeline | None, store: str) -> None:
+    """Raise store_timeline_old if the same server was seen on a higher timeline before: it is a former primary."""
+    if seen is not None and server is not None and server.system == seen.system and server.timeline < seen.timeline:
+        raise error("store_timeline_old", url=store, timeline=server.timeline, seen=seen.timeline)
+
+
+def is_reached(mark: HighWater | None, extent: Extent | None) -> bool:
+    """Return True if a store, None if it is empty, has everything that its mark counted, or a newer epoch."""
+    if mark is None or not mark.epoch:
+        return True
+    if extent is None:
+        return False
+    # a former epoch: `relay restore` began a new one since
+    return (mark.epoch == extent.epoch and mark.head <= extent.head) or mark.epoch in dict(extent.ancestors)
+
+
 def refuse_rolled_back(mark: HighWater | None, extent: Extent | None, store: Path | str) -> None:
     """Raise store_rolled_back if a store, None if it is empty, does not reach the mark."""
-    if mark is None or not mark.epoch:
+    if mark is None or is_reached(mark, extent):
         return
-    if extent is not None:
-        if mark.epoch == extent.epoch and mark.head <= extent.head:
-            return
-        if mark.epoch in dict(extent.ancestors):  # `relay restore` began a new epoch since
-            return
     found = "empty" if extent is None else f"at seq {extent.head} of epoch {extent.epoch[:8]}"
     reached = f"seq {mark.head} of epoch {mark.epoch[:8]}"
     raise error("store_rolled_back", path=str(store), found=found, reached=reached)

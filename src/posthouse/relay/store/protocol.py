@@ -4,8 +4,7 @@ Reads run beside the writer and see one committed state each; units run in submi
 writer. Invariants that every store keeps and the contract suite (tests/relay/store/contract.py) checks:
 
 - seq is that of the journal: gap-free, in commit order; the rows of a unit exist all or not at all;
-- a result comes after the commit; results come in commit order;
-- a page is in seq order and complete up to the seq it names;
+- a result comes after its commit, in commit order; a page is in seq order and complete up to the seq it names;
 - of a replaceable or addressable address the larger (created_at_ns, id) is current, whichever arrived first.
 
 The layers above decide what may be written and which node may read; the store only keeps and finds.
@@ -14,7 +13,7 @@ The layers above decide what may be written and which node may read; the store o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from posthouse.journal.cursor import Extent
@@ -24,15 +23,35 @@ from posthouse.model.fence_rules import FenceRule
 from posthouse.model.filters import Filter
 from posthouse.model.lease import LockRow, RequestRecord
 from posthouse.model.lock_scope import Claim
-from posthouse.relay.store.delivery_protocol import DeliveryReads, DeliveryUnit, PinchReads, PinchUnit
-from posthouse.relay.store.event_rows import CurrentEvent, EventRow, Page, Pruned, Query, Released, Scope, StoredEvent
+from posthouse.model.mesh_limits import MeshLimits
+from posthouse.relay.store.copies import CopyReads
+from posthouse.relay.store.delivery_protocol import DeliveryReads, DeliveryUnit, KeyUnit, PinchReads, PinchUnit
+from posthouse.relay.store.event_rows import (
+    ContentRow,
+    CurrentEvent,
+    ErasedEvents,
+    EventRow,
+    Page,
+    Pruned,
+    Query,
+    Released,
+    Scope,
+    StoredEvent,
+    StoreSpace,
+    SweptEvents,
+    Tombstones,
+    Usage,
+)
+from posthouse.relay.store.shared_store import SharedStore
+from posthouse.relay.store.webhook_tables import WebhookReads, WebhookUnit
+from posthouse.relay.wire.delivery_rows import ClosedDeliveries
 from posthouse.relay.wire.lock_operations import LockEntry, LockPosition, LockRun
-from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, MemberRow, MeshRow, MeshRows
+from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, LimitsRow, MemberRow, MeshRow, MeshRows
 
 R = TypeVar("R")
 
 
-class Unit(Protocol):
+class Unit(KeyUnit, Protocol):
     """One unit of work inside the writer's transaction; used on the writer's thread only, never kept."""
 
     @property
@@ -46,6 +65,11 @@ class Unit(Protocol):
         ...
 
     @property
+    def meshes_changed_at(self) -> int:
+        """Seq of the last record of another relay that changed a mesh; a decision about rights must be newer."""
+        ...
+
+    @property
     def deliveries(self) -> DeliveryUnit:
         """Deliveries, in this transaction."""
         ...
@@ -53,6 +77,11 @@ class Unit(Protocol):
     @property
     def pinch(self) -> PinchUnit:
         """Pinch envelopes, in this transaction."""
+        ...
+
+    @property
+    def webhooks(self) -> WebhookUnit:
+        """Webhooks, in this transaction."""
         ...
 
     def append(
@@ -80,6 +109,12 @@ class Unit(Protocol):
         ...
 
     def save_mesh(self, row: MeshRow) -> None: ...
+
+    def save_limits(self, row: LimitsRow) -> None: ...
+
+    def clear_mesh(self, mesh: str) -> None:
+        """Delete everything that belongs to a mesh but the mesh itself."""
+        ...
 
     def save_member(self, row: MemberRow) -> None: ...
 
@@ -190,8 +225,67 @@ class Unit(Protocol):
 
     def save_fence_write(self, mesh: str, resource: str, address: bytes, token: int) -> None: ...
 
-    def sweep_expired(self, limit: int) -> int:
-        """Delete the content of up to `limit` expired events and return how many; their ids stay known."""
+    def sweep_expired(self, now_ns: int, limit: int) -> int:
+        """Delete the content of up to `limit` events that have expired at a time, and return how many.
+
+        Their ids stay known. `now_ns` is the time of the clock: that of the journal stays ahead after the clock was.
+        """
+        ...
+
+    def find_contents(self, ids: Sequence[str]) -> list[ContentRow]:
+        """Return the events with these ids, those without content included."""
+        ...
+
+    def find_versions(self, address: bytes, through_ns: int, limit: int) -> list[ContentRow]:
+        """Return the newest events of an address that were created up to a time and are not erased."""
+        ...
+
+    def find_tombstones(self, ids: Sequence[str], addresses: Collection[bytes]) -> Tombstones:
+        """Return what deletions block among events with these ids and addresses."""
+        ...
+
+    def block_ids(self, ids: Sequence[str], author: str, created_at_ns: int) -> None:
+        """Block events of an author that are not known yet; the time is that of its deletion."""
+        ...
+
+    def delete_address(self, address: bytes, through_ns: int, *, is_pending: bool) -> None:
+        """Block an address up to a time; `is_pending` says that `finish_deletions` has versions to erase."""
+        ...
+
+    def erase(self, rows: Iterable[ContentRow], actor: str, reason: str) -> list[ClosedDeliveries]:
+        """Erase events, end their deliveries as purged, and record both; return the deliveries that ended."""
+        ...
+
+    def mesh_usage(self, mesh: str) -> Usage:
+        """Return what a mesh has stored."""
+        ...
+
+    def drop_oldest(self, mesh: str, excess: Usage) -> Usage:
+        """Remove the oldest events of a mesh that nothing needs, if they make enough room; return what was freed."""
+        ...
+
+    def sweep_mesh(self, mesh: str, limits: MeshLimits, now_ns: int, after_seq: int, limit: int) -> SweptEvents:
+        """Apply limits of age and versions to the next `limit` events of a mesh."""
+        ...
+
+    def begin_mesh_erasure(self, mesh: str, actor: str) -> None:
+        """Let `erase_mesh_step` erase a mesh that was deleted."""
+        ...
+
+    def erase_mesh_step(self, limit: int) -> ErasedEvents | None:
+        """Erase a part of a deleted mesh; None if no mesh is left to erase."""
+        ...
+
+    def release_pages(self, limit: int) -> int:
+        """Give up to `limit` free pages back to the file system; return how many are left, 0 if the store has none."""
+        ...
+
+    def forget_ids(self, after_seq: int, before_ns: int, limit: int) -> int | None:
+        """Forget removed events that were created before a time; return where to go on, None at the end."""
+        ...
+
+    def finish_deletions(self, limit: int) -> int:
+        """Erase up to `limit` versions of a deleted address that has more than a deletion erases; return how many."""
         ...
 
     def snapshot_journal(self, through_seq: int) -> int:
@@ -214,27 +308,12 @@ class Unit(Protocol):
         ...
 
 
-class RelayStore(Protocol):
-    """A store of events, journal and meshes."""
+class LockStore(Protocol):
+    """The part of a store that locks need."""
 
     @property
     def epoch(self) -> str:
         """The name of this store's history."""
-        ...
-
-    @property
-    def state(self) -> str:
-        """`open`, `full` (read-only until there is room), `failed` or `closed`."""
-        ...
-
-    @property
-    def deliveries(self) -> DeliveryReads:
-        """Deliveries, as committed."""
-        ...
-
-    @property
-    def pinch(self) -> PinchReads:
-        """Reads of the sessions of Pinch addresses, as committed."""
         ...
 
     def submit(self, work: Callable[[Unit], R], *, size: int = 0) -> asyncio.Future[R]:
@@ -256,6 +335,42 @@ class RelayStore(Protocol):
 
         `is_short` says that the unit writes a few rows for one caller: alone, it may commit on the loop's thread.
         """
+        ...
+
+    async def locks(self, meshes: frozenset[str] | None, after: LockPosition, limit: int) -> list[LockEntry]:
+        """Return the locks of these meshes (None: of all) that follow `after`, by mesh, resource and holder."""
+        ...
+
+
+class RelayStore(LockStore, CopyReads, Protocol):
+    """A store of events, journal and meshes."""
+
+    def committed_ns(self) -> int:
+        """Return the boot time of the commit whose result a callback of `submit_with_callback` gets now."""
+
+    @property
+    def state(self) -> str:
+        """`open`, `full` (read-only until there is room), `failed` or `closed`."""
+        ...
+
+    @property
+    def deliveries(self) -> DeliveryReads:
+        """Deliveries, as committed."""
+        ...
+
+    @property
+    def pinch(self) -> PinchReads:
+        """Reads of the sessions of Pinch addresses, as committed."""
+        ...
+
+    @property
+    def webhooks(self) -> WebhookReads:
+        """Webhooks, as committed."""
+        ...
+
+    @property
+    def shared(self) -> SharedStore | None:
+        """What the relays of this store share; None: it is a file that one relay has to itself."""
         ...
 
     async def extent(self) -> Extent:
@@ -294,12 +409,26 @@ class RelayStore(Protocol):
         """Return records after a seq, oldest first."""
         ...
 
-    async def contents(self, after_seq: int, through_seq: int) -> list[bytes]:
-        """Return the JSON of the events in a range, without those that expire, in seq order."""
+    async def newest_journal(
+        self, after_seq: int, through_seq: int, limit: int, types: Collection[str] | None = None
+    ) -> list[Record]:
+        """Return records of a range, newest first."""
+        ...
+
+    async def contents(self, after_seq: int, through_seq: int) -> list[tuple[bytes | None, bytes | None]]:
+        """Return JSON, or the digest of lost content, of the events in a range that do not expire, in seq order."""
         ...
 
     async def feed(self, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Return the column names and the rows of a feed view after a seq."""
+        ...
+
+    async def space(self) -> StoreSpace:
+        """Return how large the store is, and how much of it is free."""
+        ...
+
+    async def usage(self) -> dict[str, Usage]:
+        """Return what each mesh has stored."""
         ...
 
     async def mesh_rows(self) -> MeshRows:
@@ -308,10 +437,6 @@ class RelayStore(Protocol):
 
     async def last_token(self) -> int:
         """Return the counter of fencing tokens: no token above it was granted."""
-        ...
-
-    async def locks(self, meshes: frozenset[str] | None, after: LockPosition, limit: int) -> list[LockEntry]:
-        """Return the locks of these meshes (None: of all) that follow `after`, by mesh, resource and holder."""
         ...
 
     def statistics(self) -> dict[str, Any]:

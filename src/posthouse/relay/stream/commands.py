@@ -9,6 +9,7 @@ the caller's req, because they may overtake each other.
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -23,8 +24,8 @@ from posthouse.model.address import AGENTS_MAX, validate_agent_name
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.event import CONFIRMATION, is_event_id
 from posthouse.model.limits import INT64_MAX, LOCK_WATCHES_MAX, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
-from posthouse.model.strict_json import parse_json
-from posthouse.relay.accept.authorize import Right
+from posthouse.model.strict_json import convert_with_ns, parse_json
+from posthouse.relay.accept.mesh_registry import Right
 from posthouse.relay.context import RelayCall, prove_challenge_now
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.stream.connection import Connection, Verb
@@ -195,7 +196,7 @@ log = structlog.get_logger(__name__)
 REQ_MAX_CHARS = 64
 _TEXT_DECODER = msgspec.json.Decoder(str)
 LockArguments = Acquire | Renew | Release | Break | Inspect | Watch | Unwatch | ListLocks
-_OPERATIONS: dict[str, type[LockArguments]] = {
+LOCK_OPERATIONS: dict[str, type[LockArguments]] = {
     "acquire": Acquire,
     "renew": Renew,
     "release": Release,
@@ -220,11 +221,11 @@ def operate_lock(connection: Connection, arguments: Sequence[bytes]) -> None:
 
 
 def _read_operation(arguments: Sequence[bytes]) -> LockArguments:
-    kind = _OPERATIONS.get(_read_text(arguments[1]) or "")
+    kind = LOCK_OPERATIONS.get(_read_text(arguments[1]) or "")
     if kind is None:
-        raise error("operation_unknown", operations=", ".join(_OPERATIONS))
+        raise error("operation_unknown", operations=", ".join(LOCK_OPERATIONS))
     try:
-        request = msgspec.convert(parse_json(arguments[2]), kind)
+        request = convert_with_ns(parse_json(arguments[2]), kind)
     except msgspec.ValidationError as fault:
         raise error("body_invalid", reason=str(fault)) from fault
     request.check()
@@ -304,12 +305,14 @@ VERBS: dict[str, Verb] = {
 }
 
 
+_RUN = secrets.token_hex(8)  # relays that share a key must not take the challenge of another one's stream for theirs
 _numbers = itertools.count(1)
 
 
 async def open_stream(call: RelayCall) -> HttpResponse:
     """Speak the stream protocol until either side ends it."""
-    context, name = call.context, f"stream {next(_numbers)}"
+    call.context.engine.require_current()
+    context, name = call.context, f"stream {_RUN} {next(_numbers)}"
     response = await serve_websocket(
         call.request,
         context.limits,

@@ -41,7 +41,6 @@ class Verb(NamedTuple):
 class OpenSubscription(Protocol):
     """A subscription, as far as its connection needs it."""
 
-    sub: str
     #: entries that its filters make in the live index, at most
     filter_values: int
 
@@ -231,23 +230,30 @@ class Connection(WebSocketConnection):
             self._reads -= 1
             self.context.reads -= 1
 
-    def forget(self, subscription: OpenSubscription) -> None:
+    def forget(self, sub: str) -> None:
         """Remove a subscription that has been closed."""
-        if self.subscriptions.get(subscription.sub) is subscription:
-            del self.subscriptions[subscription.sub]
-            self.filter_values -= subscription.filter_values
+        self.filter_values -= self.subscriptions.pop(sub).filter_values
 
     def _check_rights(self, mesh: str) -> None:
         if self.node is not None:
+            retired = self.context.engine.meshes.key_error(self.node)
+            if retired is not None:
+                self._end_retired(retired)
+                return
             self._admit(self.node)  # it may have joined its first mesh; without room it stays a stranger
         for subscription in list(self.subscriptions.values()):
             subscription.check_right(mesh)
+
+    def _end_retired(self, failure: PosthouseError) -> None:
+        if self.ending is None:
+            self.notice(failure)
+            self.end(POLICY_VIOLATION, failure.code)
 
     def end_watch(self, key: tuple[str, str]) -> None:
         """End the watch of a lock, if there is one."""
         watch = self.lock_watches.pop(key, None)
         if watch is not None:
-            self.context.engine.locks.watches.remove(watch)
+            self.context.engine.locks.end_watch(watch)
 
     async def close(self) -> None:
         self._unwatch_rights()

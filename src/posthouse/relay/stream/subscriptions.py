@@ -8,35 +8,44 @@ buffer and reads on in pages. No read is open while the socket is slow.
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from posthouse.journal.cursor import parse_cursor
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.filters import Filter
 from posthouse.model.limits import FILTERS_PER_SUBSCRIPTION, QUERY_MAX_LIMIT
-from posthouse.relay.accept.authorize import Right
+from posthouse.relay.accept.mesh_registry import Right
+from posthouse.relay.context import RelayContext
 from posthouse.relay.filter_index import count_keys
 from posthouse.relay.live import Delivery
 from posthouse.relay.store.event_rows import StoredEvent
 from posthouse.relay.stream.connection import Connection
+from posthouse.relay.wire.edge_limits import EdgeLimits
 from posthouse.relay.wire.frames import (
-    command_text,
-    event_prefix,
-    event_tail,
-    events_text,
+    EncodedEvent,
+    SubscriptionFormat,
+    WebSocketFormat,
     expect,
     read_filters,
     read_object,
     read_sub,
-    text_frame,
 )
+from posthouse.relay.wire.write_buffer import WriteBuffer
 
 
 def count_values(filters: Sequence[Filter]) -> int:
     """Return the number of values in filters, or of the entries they make in the live index if that is more."""
     return sum([max(_count_conditions(each), count_keys(each)) for each in filters])
+
+
+def check_filter_values(limits: EdgeLimits, values: int) -> None:
+    """Raise subscriptions_exhausted if the filters of a connection have more values than are allowed."""
+    if values > limits.filter_values_per_connection:
+        raise error("subscriptions_exhausted", limit=limits.subscriptions_per_connection)
 
 
 def _count_conditions(each: Filter) -> int:
@@ -58,31 +67,52 @@ class _Phase(enum.Enum):
     CLOSED = "closed"
 
 
+class Wanted(NamedTuple):
+    """What a subscription selects, and where it begins."""
+
+    filters: Sequence[Filter]
+    cursor: str | None = None
+    #: only the newest so many stored events; None: all
+    limit: int | None = None
+
+
+class SubscriptionPeer(Protocol):
+    """The connection that a subscription writes to."""
+
+    @property
+    def context(self) -> RelayContext: ...
+
+    @property
+    def write_buffer(self) -> WriteBuffer: ...
+
+    @property
+    def stored_events_lock(self) -> asyncio.Lock: ...
+
+
 class Subscription:
-    """The state of one REQ on one connection."""
+    """The state of one subscription: a REQ on a WebSocket, or GET /v1/events/stream."""
 
     def __init__(
         self,
-        connection: Connection,
-        sub: str,
+        peer: SubscriptionPeer,
+        layout: SubscriptionFormat,
         node: str,
-        filters: Sequence[Filter],
-        cursor: str | None,
-        limit: int | None,
+        wanted: Wanted,
+        on_closed: Callable[[], None],
     ) -> None:
-        self.sub = sub
         self.node = node
-        self.filters = filters
-        self.filter_values = count_values(filters)
-        self.prefix = event_prefix(sub)
-        self._connection = connection
-        self._write_buffer = connection.write_buffer
-        self._context = connection.context
+        self.filters = wanted.filters
+        self.filter_values = count_values(wanted.filters)
+        self._layout = layout
+        self._on_closed = on_closed
+        self._stored_events_lock = peer.stored_events_lock
+        self._write_buffer = peer.write_buffer
+        self._context = peer.context
         #: the client's cursor; it counts until the first page was sent
-        self._given = cursor
+        self._given = wanted.cursor
         #: all matches up to this seq were sent or need not be sent
         self._seq: int | None = None
-        self._limit = limit
+        self._limit = wanted.limit
         self._phase = _Phase.STORED
         self._buffered: list[Delivery] = []
         self._buffered_events = 0
@@ -92,7 +122,7 @@ class Subscription:
     async def run(self) -> None:
         """Send stored events, then go live; a failure closes the subscription and is reported."""
         try:
-            async with self._connection.stored_events_lock:
+            async with self._stored_events_lock:
                 if self._limit is None:
                     await self._send_all()
                 else:
@@ -119,7 +149,7 @@ class Subscription:
         if not self._write_buffer.has_room(delivery.size, count):
             self._refuse_slow(delivery)
             return
-        self._write_buffer.write(delivery.frame(self.prefix), count)
+        self._write_buffer.write(delivery.frame(self._layout), count)
         last = delivery.last_seq()
         if last is not None:
             self._seq = last
@@ -131,9 +161,9 @@ class Subscription:
         self._phase = _Phase.CLOSED
         self._context.live.remove(self)
         self._drop_buffered()
-        self._connection.forget(self)
+        self._on_closed()
         if failure is not None:
-            self._write_buffer.write(text_frame(command_text("CLOSED", self.sub, failure.problem(), self.cursor)))
+            self._write_buffer.write(self._layout.closed(failure, self.cursor))
 
     def check_right(self, mesh: str) -> None:
         """End if a filter names a mesh that the node may no longer read; other filters check each event."""
@@ -225,24 +255,24 @@ class Subscription:
             self._write_buffer.hold(-held)
 
     async def _send_in_frames(self, events: Sequence[StoredEvent]) -> None:
-        tails: list[bytes] = []
+        frame: list[EncodedEvent] = []
         size = 0
         for event in events:
-            tail = event_tail(event.raw, event.seq)
-            if tails and size + len(tail) > self._context.limits.stored_frame_bytes:
-                await self._send_frame(tails)
-                tails, size = [], 0
-            tails.append(tail)
-            size += len(tail)
-        if tails:
-            await self._send_frame(tails)
+            encoded = EncodedEvent(event.raw, event.seq, is_suspect=event.is_suspect)
+            if frame and size + len(encoded.tail) > self._context.limits.stored_frame_bytes:
+                await self._send_frame(frame)
+                frame, size = [], 0
+            frame.append(encoded)
+            size += len(encoded.tail)
+        if frame:
+            await self._send_frame(frame)
 
-    async def _send_frame(self, tails: Sequence[bytes]) -> None:
+    async def _send_frame(self, events: Sequence[EncodedEvent]) -> None:
         await self._write_buffer.drain()
         if self._phase is _Phase.CLOSED:
             return
-        self._write_buffer.write(text_frame(events_text(self.prefix, tails)), len(tails))
-        self._context.meters.count("posthouse_relay_stored_deliveries_total", by=len(tails))
+        self._write_buffer.write(self._layout.events(events), len(events))
+        self._context.meters.count("posthouse_relay_stored_deliveries_total", by=len(events))
 
     def _join(self) -> None:
         if self._phase is _Phase.CLOSED:
@@ -258,7 +288,7 @@ class Subscription:
         buffered = self._buffered
         self._drop_buffered()
         self._phase = _Phase.LIVE
-        self._write_buffer.write(text_frame(command_text("EOSE", self.sub, self.cursor)))
+        self._write_buffer.write(self._layout.stored_end(self.cursor))
         for delivery in buffered:
             if self._phase is _Phase.LIVE:
                 self.push(delivery)
@@ -306,11 +336,11 @@ def _open_subscription(connection: Connection, sub: str, arguments: Sequence[byt
     filters = read_filters(arguments[2:])
     if sub in connection.subscriptions:
         raise error("subscription_exists", sub=sub)
-    subscription = Subscription(connection, sub, node, filters, _read_cursor(options), _read_limit(options))
+    wanted = Wanted(filters, _read_cursor(options), _read_limit(options))
+    subscription = Subscription(connection, WebSocketFormat(sub), node, wanted, partial(connection.forget, sub))
     if len(connection.subscriptions) >= limits.subscriptions_per_connection:
         raise error("subscriptions_exhausted", limit=limits.subscriptions_per_connection)
-    if connection.filter_values + subscription.filter_values > limits.filter_values_per_connection:
-        raise error("subscriptions_exhausted", limit=limits.subscriptions_per_connection)
+    check_filter_values(limits, connection.filter_values + subscription.filter_values)
     connection.subscriptions[sub] = subscription
     connection.filter_values += subscription.filter_values
     connection.start(subscription.run())

@@ -121,6 +121,13 @@ class ConfirmationAccepted(Accepted, frozen=True, gc=False):
     ignored: tuple[Ignored, ...] = ()
 
 
+class DeletionAccepted(Accepted, frozen=True, gc=False):
+    """The deletion was accepted: 201, or 200 if it was accepted before."""
+
+    #: how many events lost their content now
+    deleted: int = 0
+
+
 def known_answer(known: KnownMessage, client_message_id: str) -> MessageKnown:
     """Return the answer to a duplicate of a message: the original id and seq."""
     return MessageKnown(

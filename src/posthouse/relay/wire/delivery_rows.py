@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -48,7 +49,7 @@ class NotQueued(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The body of a message's journal record; the last three fields are set when the message is committed."""
+    """The body of a message's journal record; the last four fields are set when the message is committed."""
 
     size: int
     client_message_id: str
@@ -61,6 +62,8 @@ class MessageRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     recipients: tuple[str, ...] | None = None
     blocked: tuple[str, ...] = ()
     not_queued: tuple[NotQueued, ...] = ()
+    #: the recipients are successors of the key that the message names
+    redirected: bool = False
 
 
 class Addressed(msgspec.Struct, frozen=True, gc=False):
@@ -110,6 +113,18 @@ QueuedDelivery = tuple[int, int, bytes, int, int, int]
 NewDelivery = tuple[int, int, str, bytes, int, int, str, int, int | None]
 
 
+class UnfinishedDelivery(NamedTuple):
+    """An open or parked delivery of a reader, as it moves to the successor of the reader's key."""
+
+    mesh: str
+    id: str
+    state: str
+    sender: str
+    #: "" for the host itself, as the next one
+    from_agent: str
+    to_agent: str
+
+
 class DeliveryRow(NamedTuple):
     """A delivery that a confirmation or a rejection names."""
 
@@ -157,6 +172,11 @@ class ClosedDeliveries(NamedTuple):
     seqs: list[int]
     #: their state now; "" if they had ended before
     state: str = ""
+
+    @property
+    def failure(self) -> str | None:
+        """Their state if their reader did not confirm them."""
+        return None if self.state in ("", State.CONFIRMED) else self.state
 
 
 class AttemptBounds(NamedTuple):
@@ -209,14 +229,49 @@ class ConfirmationPage(NamedTuple):
     text: bytes
 
 
-class QueueTotals(NamedTuple):
-    """Figures over all queues."""
+class MeshQueues(NamedTuple):
+    """Figures over the queues of a mesh."""
 
+    mesh: str
     open_rows: int
     parked_rows: int
     confirmation_ids: int
     #: when the oldest open delivery was opened
     oldest_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTotals:
+    """Figures over all queues."""
+
+    meshes: Sequence[MeshQueues] = ()
+
+    @property
+    def open_rows(self) -> int:
+        return sum([each.open_rows for each in self.meshes])
+
+    @property
+    def parked_rows(self) -> int:
+        return sum([each.parked_rows for each in self.meshes])
+
+    @property
+    def confirmation_ids(self) -> int:
+        return sum([each.confirmation_ids for each in self.meshes])
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """When the oldest open delivery was opened."""
+        return min([each.oldest_ns for each in self.meshes if each.oldest_ns is not None], default=None)
+
+    def deepest(self, count: int) -> list[MeshQueues]:
+        """Return the meshes with the most open deliveries."""
+        waiting = [each for each in self.meshes if each.open_rows]
+        return sorted(waiting, key=lambda each: (-each.open_rows, each.mesh))[:count]
+
+    def longest_waiting(self, count: int) -> list[tuple[str, int]]:
+        """Return the meshes with the oldest open deliveries, and when these were opened."""
+        waiting = [(each.mesh, each.oldest_ns) for each in self.meshes if each.oldest_ns is not None]
+        return sorted(waiting, key=lambda each: (each[1], each[0]))[:count]
 
 
 class PendingEnvelopes(NamedTuple):

@@ -10,15 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from posthouse.model.limits import (
-    EVENT_MAX_JSON_BYTES,
-    KIB,
-    MIB,
-    OUTBOUND_MAX_BYTES,
-    STREAM_BUFFER_BYTES,
-    STREAM_BUFFER_EVENTS,
-    STREAM_PING_S,
-)
+from posthouse.model import limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +18,14 @@ class EdgeLimits:
     """Bounds of requests and streams."""
 
     #: of a list of events; other bodies may have `small_body_bytes`
-    body_bytes: int = 8 * MIB
-    small_body_bytes: int = EVENT_MAX_JSON_BYTES + 64 * KIB
+    body_bytes: int = 8 * limits.MIB
+    small_body_bytes: int = limits.EVENT_MAX_JSON_BYTES + 64 * limits.KIB
     #: of the request line, and of each header; filters with 500 ids in a query need 33 KB
-    header_bytes: int = 64 * KIB
+    header_bytes: int = 64 * limits.KIB
     headers: int = 64
     #: of a request, and of a stream's frame, before authentication; a proof has about 600 bytes
-    stranger_body_bytes: int = 256 * KIB
-    stranger_frame_bytes: int = 256 * KIB
+    stranger_body_bytes: int = 256 * limits.KIB
+    stranger_frame_bytes: int = 256 * limits.KIB
     connections: int = 4_096
     #: connections of one address whose caller has proved the key of a member, and those where it has not
     connections_per_address: int = 2_048
@@ -45,7 +37,7 @@ class EdgeLimits:
     requests_running: int = 512
     #: requests of one address whose body is not complete, and the bytes in all such bodies of strangers
     unfinished_per_address: int = 64
-    unfinished_bytes: int = 64 * MIB
+    unfinished_bytes: int = 64 * limits.MIB
     #: first byte to last header; a slower client holds a connection without using it (slowloris)
     header_s: float = 10.0
     body_s: float = 30.0
@@ -54,7 +46,7 @@ class EdgeLimits:
     #: how long running requests may take after the relay was asked to stop
     stop_s: float = 5.0
 
-    frame_bytes: int = 4 * MIB
+    frame_bytes: int = 4 * limits.MIB
     commands_per_frame: int = 1_000
     #: commands other than events; the rate of their key applies to events
     commands_per_s: int = 200
@@ -65,17 +57,17 @@ class EdgeLimits:
     subscriptions_per_connection: int = 1_000
     #: values in all filters of all subscriptions of a connection; bounds its part of the live index
     filter_values_per_connection: int = 20_000
-    buffer_events: int = STREAM_BUFFER_EVENTS
-    buffer_bytes: int = STREAM_BUFFER_BYTES
+    buffer_events: int = limits.STREAM_BUFFER_EVENTS
+    buffer_bytes: int = limits.STREAM_BUFFER_BYTES
     #: unsent bytes of all connections together; above it the slowest readers are dropped
-    outbound_bytes: int = OUTBOUND_MAX_BYTES
-    ping_s: float = float(STREAM_PING_S)
+    outbound_bytes: int = limits.OUTBOUND_MAX_BYTES
+    ping_s: float = float(limits.STREAM_PING_S)
     #: a peer that neither answers a ping nor reads for this long counts as gone
     pong_s: float = 10.0
     #: of one frame with stored events: large enough to be fast, small enough to share the socket
-    stored_frame_bytes: int = 256 * KIB
+    stored_frame_bytes: int = 256 * limits.KIB
     #: of stored events that one stream holds in memory while its reader is slow
-    stored_page_bytes: int = 1 * MIB
+    stored_page_bytes: int = 1 * limits.MIB
     #: COUNT and LOCK list without an answer; one of them runs at a time
     reads_per_connection: int = 16
 

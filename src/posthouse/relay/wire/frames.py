@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -62,21 +62,59 @@ def command_text(*parts: Any) -> bytes:
     return _encode(parts)
 
 
-def event_prefix(sub: str) -> bytes:
-    """Return the beginning of every EVENT command of a subscription."""
-    return b'["EVENT",' + _encode(sub) + b","
+class EncodedEvent:
+    """An event as JSON, its seq, and the end of its EVENT command, which is the same for all subscriptions."""
+
+    __slots__ = ("is_suspect", "raw", "seq", "tail")
+
+    def __init__(self, raw: bytes, seq: int | None, *, is_suspect: bool = False) -> None:
+        self.raw = raw
+        #: None: the event is not stored
+        self.seq = seq
+        #: its key was not to be trusted any more when it was signed
+        self.is_suspect = is_suspect
+        mark = b',{"suspect":true}' if is_suspect else b""
+        self.tail = b"%b,%b%b]" % (raw, b"null" if seq is None else b"%d" % seq, mark)
 
 
-def event_tail(encoded: bytes, seq: int | None) -> bytes:
-    """Return the end of the EVENT command of an event, the same for all subscriptions; `encoded` is its JSON."""
-    return b"%b,%b]" % (encoded, b"null" if seq is None else b"%d" % seq)
+class SubscriptionFormat(Protocol):
+    """How one subscription writes what it sends."""
+
+    #: formats with equal keys write equal bytes, so their readers share them
+    key: bytes
+
+    def events(self, events: Sequence[EncodedEvent]) -> bytes:
+        """Return events that go out together."""
+        ...
+
+    def stored_end(self, cursor: str | None) -> bytes:
+        """Return the mark between stored and live events."""
+        ...
+
+    def closed(self, failure: PosthouseError, cursor: str | None) -> bytes:
+        """Return why the subscription ends, and where to continue."""
+        ...
 
 
-def events_text(prefix: bytes, tails: Sequence[bytes]) -> bytes:
-    """Return the frame text with the events of a subscription: one command, or a list of commands."""
-    if len(tails) == 1:
-        return prefix + tails[0]
-    return b"[" + prefix + (b"," + prefix).join(tails) + b"]"
+class WebSocketFormat:
+    """A subscription as commands in text frames."""
+
+    def __init__(self, sub: str) -> None:
+        self.sub = sub
+        #: the beginning of every EVENT command
+        self.key = b'["EVENT",' + _encode(sub) + b","
+
+    def events(self, events: Sequence[EncodedEvent]) -> bytes:
+        """Return one EVENT command, or a list of them."""
+        if len(events) == 1:
+            return text_frame(self.key + events[0].tail)
+        return text_frame(b"[" + self.key + (b"," + self.key).join([event.tail for event in events]) + b"]")
+
+    def stored_end(self, cursor: str | None) -> bytes:
+        return text_frame(command_text("EOSE", self.sub, cursor))
+
+    def closed(self, failure: PosthouseError, cursor: str | None) -> bytes:
+        return text_frame(command_text("CLOSED", self.sub, failure.problem(), cursor))
 
 
 def list_text(commands: Sequence[bytes]) -> bytes:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from posthouse.model import limits
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.lease import (
     Denied,
@@ -27,13 +28,22 @@ from posthouse.model.lease import (
     validate_lease_ms,
     validate_request_id,
 )
-from posthouse.model.limits import INT64_MAX, LOCK_WAIT_MAX_MS, QUERY_MAX_LIMIT
 from posthouse.model.lock_scope import Asked, validate_resource, validate_resources, validate_session
 from posthouse.model.node import DEFAULT_MESH
 
-Resource = Annotated[str, Meta(description="Any text of 1 to 512 bytes; it names what is locked.")]
+Resource = Annotated[
+    str,
+    Meta(
+        description="Any text of 1 to 512 bytes; it names what is locked.",
+        extra_json_schema={"minLength": 1, "maxLength": limits.RESOURCE_MAX_BYTES},
+    ),
+]
 Also = Annotated[
-    tuple[str, ...], Meta(description="Up to 63 more resources of the same request: all of them, or none.")
+    tuple[Resource, ...],
+    Meta(
+        description="More resources of the same request: all of them, or none. None of them overlaps another.",
+        extra_json_schema={"maxItems": limits.LOCK_RESOURCES_MAX - 1},
+    ),
 ]
 Mode = Annotated[
     Literal["exclusive", "shared"], Meta(description="A shared lock excludes exclusive ones, not other shared ones.")
@@ -44,14 +54,24 @@ Via = Annotated[
 ]
 Tree = Annotated[bool, Meta(description="Also lock all names below: a locks a/b, too.")]
 Session = Annotated[
-    str, Meta(description="Which of the node's programs holds the lock; sessions of one node wait for each other.")
+    str,
+    Meta(
+        description="Which of the node's programs holds the lock; sessions of one node wait for each other. Printable.",
+        extra_json_schema={"maxLength": limits.SESSION_MAX_BYTES},
+    ),
 ]
 AnySession = Annotated[
     str | None,
     Meta(description="The session that holds the lock; without it, any session of the node with this token."),
 ]
-Token = Annotated[int, Meta(description="The fencing token of the grant.", ge=1, le=INT64_MAX)]
-LeaseMs = Annotated[int, Meta(description="The length of the lease in milliseconds, 1 s to 10 min.")]
+Token = Annotated[int, Meta(description="The fencing token of the grant.", ge=1, le=limits.INT64_MAX)]
+LeaseMs = Annotated[
+    int,
+    Meta(
+        description="The length of the lease in milliseconds.",
+        extra_json_schema={"minimum": limits.LEASE_MIN_MS, "maximum": limits.LEASE_MAX_MS},
+    ),
+]
 Mesh = Annotated[str, Meta(description="The mesh of the lock.", pattern="^[A-Za-z0-9_-]{1,64}$")]
 LockCursor = Annotated[str, Meta(description="Where to go on, as a former answer gave it.", max_length=4096)]
 
@@ -63,9 +83,19 @@ class Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_ms: LeaseMs
     mesh: Mesh = DEFAULT_MESH
     request_id: Annotated[
-        str | None, Meta(description="Repeat it unchanged to retry: the grant is answered again, not made twice.")
+        str | None,
+        Meta(
+            description="Repeat it unchanged to retry: the grant is answered again, not made twice. Printable.",
+            extra_json_schema={"minLength": 1, "maxLength": limits.REQUEST_ID_MAX_BYTES},
+        ),
     ] = None
-    wait_ms: Annotated[int, Meta(description="How long to wait in the queue when the lock is held.")] = 0
+    wait_ms: Annotated[
+        int,
+        Meta(
+            description="How long to wait in the queue when the lock is held.",
+            extra_json_schema={"minimum": 0, "maximum": limits.LOCK_WAIT_MAX_MS},
+        ),
+    ] = 0
     session: Session = ""
     mode: Mode = "exclusive"
     tree: Tree = False
@@ -78,8 +108,8 @@ class Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         validate_session(self.session)
         if self.request_id is not None:
             validate_request_id(self.request_id)
-        if not 0 <= self.wait_ms <= LOCK_WAIT_MAX_MS:
-            raise error("wait_invalid", wait_ms=self.wait_ms, max_ms=LOCK_WAIT_MAX_MS)
+        if not 0 <= self.wait_ms <= limits.LOCK_WAIT_MAX_MS:
+            raise error("wait_invalid", wait_ms=self.wait_ms, max_ms=limits.LOCK_WAIT_MAX_MS)
 
     def lease_request(self, owner: str) -> LeaseRequest:
         """Return what the rules of leases decide about."""
@@ -155,7 +185,9 @@ class ListLocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     mesh: Annotated[str | None, Meta(description="The mesh; without it all that you may read.")] = None
     cursor: LockCursor | None = None
-    limit: Annotated[int, Meta(description="How many at most.", ge=1, le=QUERY_MAX_LIMIT)] = QUERY_MAX_LIMIT
+    limit: Annotated[int, Meta(description="How many at most.", ge=1, le=limits.QUERY_MAX_LIMIT)] = (
+        limits.QUERY_MAX_LIMIT
+    )
 
     def check(self) -> None:
         """Do nothing: the types validate everything."""

@@ -7,16 +7,11 @@ import enum
 import msgspec
 
 from posthouse.model.fence_rules import FenceRule
+from posthouse.model.mesh_limits import MeshLimits
+from posthouse.model.node import Role
+from posthouse.model.rotation import KeyEnd
 
 ALL_NODES = "*"
-
-
-class Role(enum.StrEnum):
-    """The role of a member, the least powerful first."""
-
-    READER = "reader"
-    MEMBER = "member"
-    ADMIN = "admin"
 
 
 class Verdict(enum.StrEnum):
@@ -24,6 +19,25 @@ class Verdict(enum.StrEnum):
 
     ALLOW = "allow"
     DENY = "deny"
+
+
+class MeshState(enum.StrEnum):
+    """Whether a mesh can be used."""
+
+    ACTIVE = "active"
+    #: no node may use it until an admin of the relay resumes it
+    SUSPENDED = "suspended"
+    #: for ever; its name stays taken
+    DELETED = "deleted"
+
+
+class LimitSource(enum.StrEnum):
+    """By whom limits of a mesh were set."""
+
+    #: by its admins
+    MESH = "mesh"
+    #: by admins of the relay: more is not allowed
+    RELAY = "relay"
 
 
 class MeshRow(msgspec.Struct, frozen=True):
@@ -34,6 +48,9 @@ class MeshRow(msgspec.Struct, frozen=True):
     is_open: bool
     creator: str
     created_at_ns: int
+    state: MeshState = MeshState.ACTIVE
+    #: a member whose key changes has no rights here until an admin approves its new key
+    approves_keys: bool = False
 
 
 class MemberRow(msgspec.Struct, frozen=True):
@@ -77,8 +94,54 @@ class TopicRow(msgspec.Struct, frozen=True):
     creator: str
 
 
+class LimitsRow(msgspec.Struct, frozen=True):
+    """One set of limits of a mesh."""
+
+    mesh: str
+    source: LimitSource
+    limits: MeshLimits
+
+
+class RetiredKey(msgspec.Struct, frozen=True):
+    """A key that may not be used any more."""
+
+    node: str
+    reason: KeyEnd
+    #: the key that took its place; None: it was revoked
+    successor: str | None
+    #: the node that ended it
+    actor: str
+    at_ns: int
+    #: what it signed or the relay accepted from then on is marked; None: nothing
+    suspect_from_ns: int | None = None
+    #: the last seq before that time
+    suspect_after_seq: int | None = None
+    #: the signed rotation as JSON; None: an admin ended it
+    event: str | None = None
+    #: of a recovered key: the event as JSON in which it had named its recovery key
+    naming_event: str | None = None
+
+    def marks(self, created_at_ns: int, seq: int | None) -> bool:
+        """Return True if an event of this key is suspect; without a seq it is new."""
+        if self.suspect_from_ns is None or self.suspect_after_seq is None:
+            return False
+        return created_at_ns >= self.suspect_from_ns or seq is None or seq > self.suspect_after_seq
+
+
+class HeldKey(msgspec.Struct, frozen=True):
+    """A member whose key changed, and whose new key waits for the approval of an admin of the mesh."""
+
+    mesh: str
+    #: the new key
+    node: str
+    #: the last key of the member that needed no approval, or had it
+    former: str
+    #: when the new key took its place
+    at_ns: int
+
+
 class MeshRows(msgspec.Struct, frozen=True):
-    """Meshes with their members, access rows, topics, subscriptions, blocks and fence rules."""
+    """Meshes with their members, access rows, topics, subscriptions, blocks, fence rules and limits."""
 
     meshes: list[MeshRow]
     members: list[MemberRow]
@@ -90,3 +153,7 @@ class MeshRows(msgspec.Struct, frozen=True):
     blocks: list[tuple[str, str, str]]
     #: (mesh, rule); snapshots of older versions have none
     fence_rules: list[tuple[str, FenceRule]] = []
+    limits: list[LimitsRow] = []
+    #: of the whole relay
+    retired_keys: list[RetiredKey] = []
+    held_keys: list[HeldKey] = []

@@ -1,7 +1,8 @@
 """Deliveries: opened once, ended once per opening, and every record finds the delivery in a state that allows it.
 
 The key is one message for one reader. A `sent` record may follow an end that overtook it. A confirmation names the
-sender of the message that it closes, which must be the actual sender.
+sender of the message that it closes, which must be the actual sender. A delivery whose reader rotated its key goes on
+under the successor.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ENDS = {
 }
 TYPES = frozenset(
     {"message.accepted", "confirmation.accepted", "pinch.accepted", "journal.snapshot", "delivery.sent"}
-    | {"delivery.requeued"}
+    | {"delivery.requeued", "delivery.moved"}
     | {f"delivery.{outcome}" for outcome in ENDS}
 )
 
@@ -60,13 +61,25 @@ class Requeued(msgspec.Struct, array_like=True, tag="requeued"):
     """An operator returned a dead letter to the queue."""
 
 
+class MovedAway(msgspec.Struct, array_like=True, tag="moved_away"):
+    """The reader rotated its key, so the delivery goes on under the successor."""
+
+    state: str
+
+
+class MovedHere(msgspec.Struct, array_like=True, tag="moved_here"):
+    """The delivery of a key that the reader has replaced goes on here."""
+
+    state: str
+
+
 class SnapshotState(msgspec.Struct, array_like=True, tag="snapshot"):
     """A snapshot states this state."""
 
     state: str
 
 
-DeliveryFact = Opened | Sent | Claimed | Ended | Requeued | SnapshotState
+DeliveryFact = Opened | Sent | Claimed | Ended | Requeued | MovedAway | MovedHere | SnapshotState
 
 
 class DeliveryStep(NamedTuple):
@@ -95,6 +108,10 @@ def delivery_steps(entry: Entry) -> Iterator[DeliveryStep]:
     elif entry.type == "journal.snapshot":
         for row in body["state"].get("deliveries", {}).get("rows", ()):
             yield DeliveryStep(row["mesh"], row["recipient"], row["id"], SnapshotState(row["state"]))
+    elif kind == "moved":
+        for id_, state in zip(body["ids"], body["states"], strict=True):
+            yield DeliveryStep(mesh, body["recipient"], id_, MovedAway(state))
+            yield DeliveryStep(mesh, entry.ref, id_, MovedHere(state))
     elif kind == "requeued":
         yield DeliveryStep(mesh, body["recipient"], entry.ref, Requeued())
     elif kind in PARKED:
@@ -125,15 +142,19 @@ class DeliveryAuditor(Auditor):
                 yield from self._open(step, opened)
             case SnapshotState(state):
                 yield from self._compare(step, state)
+            case MovedHere(state):
+                yield from self._open(step, Opened(state, ""))
             case _ if self._state is None:
                 yield self._finding("delivery_unknown", step, "it was never opened")
             case Sent():
                 self._state = "sent" if self._state == "queued" else self._state
             case Claimed(sender):
-                if self._sender not in (None, sender):
+                if self._sender not in (None, "", sender):
                     yield self._finding("confirmation_disagrees", step, f"the confirmation names {sender} as sender")
             case Ended(outcome):
                 yield from self._change(step, outcome, ENDS[outcome], outcome)
+            case MovedAway(state):
+                yield from self._change(step, "moved", frozenset({state}), "moved")
             case Requeued():
                 yield from self._change(step, "requeued", PARKED, "queued")
 

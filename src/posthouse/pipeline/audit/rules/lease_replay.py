@@ -23,7 +23,7 @@ from posthouse.pipeline.audit.lineage import Lineage
 from posthouse.pipeline.audit.rule import Auditor, Entry, KeyedFact, Rule, Step
 
 _ENDS = frozenset({"lock.released", "lock.expired", "lock.broken"})
-TYPES = frozenset({"lock.acquired", "lock.taken_over", "lock.renewed", "journal.snapshot"}) | _ENDS
+TYPES = frozenset({"lock.acquired", "lock.taken_over", "lock.renewed", "journal.snapshot", "event.accepted"}) | _ENDS
 
 
 class FormerLease(msgspec.Struct, array_like=True):
@@ -73,6 +73,12 @@ class FencedWrite(msgspec.Struct, array_like=True, tag="fence"):
     is_strict: bool
 
 
+class MirroredWrite(msgspec.Struct, array_like=True, tag="mirrored"):
+    """A fenced event came from another relay, whose locks decided about it."""
+
+    event_id: str
+
+
 def lock_key(mesh: str, resource: str) -> str:
     """Return the key of all names that may overlap a resource."""
     return f"{mesh}\x1f{resource.partition('/')[0]}"
@@ -80,6 +86,10 @@ def lock_key(mesh: str, resource: str) -> str:
 
 def _scatter(entry: Entry) -> Iterator[KeyedFact]:
     body, kind = entry.body, entry.type.partition(".")[2]
+    if entry.type == "event.accepted":
+        if "mirrored_by" in body and "fence" in body:
+            yield lock_key(entry.mesh, body["fence"]), MirroredWrite(entry.ref)
+        return
     if entry.type == "journal.snapshot":
         for held in body["state"].get("locks", ()):
             row = LockRow(**{name: value for name, value in held.items() if name != "mesh"})
@@ -110,6 +120,8 @@ class LockAuditor(Auditor):
         self._runs = list(reversed(lineage.lock_runs))
         #: Resource and coordinate -> the token of the last fenced write.
         self._written: dict[tuple[str, str], int] = {}
+        #: The mirrored event whose fence the next step names.
+        self._mirrored = ""
 
     def add_step(self, step: Step) -> Iterator[Finding]:
         fact = step.fact
@@ -121,8 +133,11 @@ class LockAuditor(Auditor):
         match fact:
             case SnapshotLock(row):
                 yield from self._compare(step, row)
+            case MirroredWrite(event_id):
+                self._mirrored = event_id
             case FencedWrite():
-                yield from self._check_fence(step, fact)
+                if fact.event_id != self._mirrored:
+                    yield from self._check_fence(step, fact)
             case End():
                 yield from self._end(step, fact)
             case Grant(kind="renewed"):
@@ -265,4 +280,6 @@ class TokenAuditor(Auditor):
 
 _GRANTS = frozenset({"lock.acquired", "lock.taken_over"})
 TOKENS = Rule("tokens", _GRANTS, TokenTaken, _by_token, TokenAuditor, sees_lost=True)
-RULE = Rule("locks", TYPES, Grant | End | SnapshotLock | FencedWrite, _scatter, LockAuditor, sees_lost=True)
+RULE = Rule(
+    "locks", TYPES, Grant | End | SnapshotLock | MirroredWrite | FencedWrite, _scatter, LockAuditor, sees_lost=True
+)

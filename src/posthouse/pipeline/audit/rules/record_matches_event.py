@@ -2,7 +2,7 @@
 
 The event's fields come from posthouse.pipeline.audit.row_checks, which also checks its id and signature. If the
 content expired or was pruned, only the record remains and the fields are not compared. A direct message is queued
-for the reader it names and for no other node.
+for the reader it names, or for the one successor of its key, and for no other node.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class RecordSide(msgspec.Struct, array_like=True, tag="record"):
     fields: dict[str, Any]
     #: The nodes that a direct message was queued for or that block it; None for other events.
     readers: list[str] | None
+    #: The reader is a successor of the key that the message names.
+    is_redirected: bool = False
 
 
 class EventSide(msgspec.Struct, array_like=True, tag="event"):
@@ -46,7 +48,9 @@ def _scatter(entry: Entry) -> Iterator[KeyedFact]:
     body = entry.body
     fields = {"type": entry.type, "pubkey": entry.actor, "mesh": entry.mesh, "size": body["size"]}
     readers: list[str] | None = None
-    if entry.type == "event.accepted":
+    if "mirrored_by" in body:
+        fields["is_mirrored"] = True
+    elif entry.type == "event.accepted":
         fields["kind"] = body["kind"]
     elif entry.type == "confirmation.accepted":
         fields |= {"sender": body["sender"], "ids": body["ids"]}
@@ -54,7 +58,7 @@ def _scatter(entry: Entry) -> Iterator[KeyedFact]:
         fields |= {name: body[name] for name in MESSAGE_FIELDS if name in body}
         if body["destination_kind"] == "dm":
             readers = [*body["recipients"], *body.get("blocked", ())]
-    yield str(entry.seq), RecordSide(entry.ref, fields, readers)
+    yield str(entry.seq), RecordSide(entry.ref, fields, readers, body.get("redirected", False))
 
 
 class AcceptedAuditor(Auditor):
@@ -92,7 +96,10 @@ class AcceptedAuditor(Auditor):
         if event.fields is None:
             return
         from_record, from_event = dict(record.fields), dict(event.fields)
-        if from_record["type"] == "confirmation.accepted":
+        if from_record.pop("is_mirrored", False):  # it is stored, whatever it means on the relay that accepted it
+            from_record.pop("type")
+            from_event = {name: from_event.get(name) for name in from_record}
+        if from_record.get("type") == "confirmation.accepted":
             closed, named = set(from_record.pop("ids")), set(from_event.pop("ids", ()))
             if not closed <= named:
                 detail = f"the event does not confirm {sorted(closed - named)}"
@@ -105,7 +112,7 @@ class AcceptedAuditor(Auditor):
 
     def _check_readers(self, step: Step) -> Iterator[Finding]:
         record: RecordSide = step.fact
-        if record.readers is None:
+        if record.readers is None or (record.is_redirected and len(record.readers) == 1):
             return
         wanted = f"{NODE_SCHEME}:{record.fields['destination_ref'].partition('/')[0]}"
         if wanted not in record.readers:

@@ -20,6 +20,7 @@ _ANY_NODE = "*"
 _CHANGES = frozenset(
     {"mesh.created", "mesh.changed", "mesh.access_set", "mesh.access_removed", "member.joined", "member.changed"}
     | {"member.left", "member.subscribed", "member.unsubscribed", "member.blocked", "member.unblocked"}
+    | {"member.rotated", "member.revoked"}
 )
 TYPES = _CHANGES | {"message.accepted", "journal.snapshot"}
 
@@ -30,7 +31,7 @@ class MeshChange(msgspec.Struct, array_like=True, tag="change"):
     record_type: str
     actor: str
     ref: str
-    #: The pattern, the openness of the mesh or the read access, depending on the type.
+    #: The pattern, the openness of the mesh, the read access or the successor, depending on the type.
     value: Any
 
 
@@ -45,6 +46,8 @@ class MeshSnapshot(msgspec.Struct, array_like=True, tag="snapshot"):
     subscriptions: list[tuple[str, str]]
     #: Blocking node and blocked node.
     blocks: list[tuple[str, str]]
+    #: Keys that were revoked and have no successor.
+    revoked: list[str] = []
 
 
 class TopicMessage(msgspec.Struct, array_like=True, tag="message"):
@@ -64,7 +67,7 @@ def _scatter(entry: Entry) -> Iterator[KeyedFact]:
     if entry.type == "journal.snapshot":
         yield from _snapshots(body["state"])
     elif entry.type != "message.accepted":
-        value = body.get("pattern", body.get("open", body.get("read")))
+        value = body.get("pattern", body.get("open", body.get("read", body.get("successor"))))
         yield entry.mesh, MeshChange(entry.type, entry.actor, entry.ref, value)
     elif body["destination_kind"] == "topic":
         not_queued = [each["recipient"] for each in body.get("not_queued", ())]
@@ -83,6 +86,7 @@ def _snapshots(state: dict[str, Any]) -> Iterator[KeyedFact]:
                 {row["node"]: row["read"] for row in state["access"] if row["mesh"] == name},
                 [row[1:] for row in state["subscriptions"] if row[0] == name],
                 [row[1:] for row in state["blocks"] if row[0] == name],
+                [row["node"] for row in state.get("retired_keys", ()) if row["successor"] is None],
             ),
         )
 
@@ -100,6 +104,8 @@ class MeshAuditor(Auditor):
         self._subscriptions: set[tuple[str, str]] = set()
         #: Blocked node -> the nodes that block it.
         self._blockers: dict[str, set[str]] = {}
+        #: Keys that were revoked and have no successor.
+        self._revoked: set[str] = set()
         #: Topic -> its readers; cleared by every change.
         self._audiences: dict[str, frozenset[str]] = {}
 
@@ -117,6 +123,7 @@ class MeshAuditor(Auditor):
     def _load(self, snapshot: MeshSnapshot) -> None:
         self._is_open, self._members = snapshot.is_open, set(snapshot.members)
         self._access, self._subscriptions = snapshot.access, set(snapshot.subscriptions)
+        self._revoked = set(snapshot.revoked)
         self._blockers = {}
         for node, blocked in snapshot.blocks:
             self._blockers.setdefault(blocked, set()).add(node)
@@ -137,10 +144,29 @@ class MeshAuditor(Auditor):
             self._subscriptions.add((ref, value))
         elif type_ == "member.unsubscribed":
             self._subscriptions.discard((ref, value))
+        elif type_ == "member.rotated":
+            self._rename(ref, value)
+        elif type_ == "member.revoked":
+            self._revoked.add(ref)
         elif type_ == "member.blocked":
             self._blockers.setdefault(ref, set()).add(actor)
         else:
             self._blockers.get(ref, set()).discard(actor)
+
+    def _rename(self, node: str, successor: str) -> None:
+        """Give everything of a key to its successor."""
+        self._revoked.discard(node)
+        if node in self._members:
+            self._members = self._members - {node} | {successor}
+        if node in self._access:
+            self._access[successor] = self._access.pop(node)
+        self._subscriptions = {(successor if each == node else each, pattern) for each, pattern in self._subscriptions}
+        if node in self._blockers:
+            self._blockers[successor] = self._blockers.pop(node)
+        for blockers in self._blockers.values():
+            if node in blockers:
+                blockers.remove(node)
+                blockers.add(successor)
 
     def _check(self, step: Step, message: TopicMessage) -> Iterator[Finding]:
         sender, topic, queued, blocked = message.sender, message.topic, message.queued, message.blocked
@@ -167,7 +193,7 @@ class MeshAuditor(Auditor):
 
     def _may_read(self, node: str) -> bool:
         access = self._access.get(node) or self._access.get(_ANY_NODE) or "allow"
-        return access == "allow" and (self._is_open or node in self._members)
+        return access == "allow" and node not in self._revoked and (self._is_open or node in self._members)
 
 
 RULE = Rule("audience", TYPES, MeshChange | MeshSnapshot | TopicMessage, _scatter, MeshAuditor)

@@ -26,6 +26,7 @@ from posthouse.relay.wire.delivery_rows import (
     ConfirmationPage,
     DeliveryPage,
     GapRow,
+    MeshQueues,
     QueueTotals,
 )
 
@@ -81,8 +82,7 @@ class PgDeliveryReads:
         return await self._all(lambda row: (row[0], row[1]), SQL.due_queues, before_ns, limit)
 
     async def totals(self) -> QueueTotals:
-        (totals,) = await self._all(lambda row: QueueTotals(*row), SQL.totals)
-        return totals
+        return QueueTotals(await self._all(lambda row: MeshQueues(*row), SQL.totals))
 
     async def message(self, message_id: str, only: str | None) -> dict[str, Any] | None:
         return await self._reads.run(lambda db: _message(db, message_id, only))

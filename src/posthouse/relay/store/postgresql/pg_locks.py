@@ -17,7 +17,7 @@ from posthouse.model.lock_scope import Claim, range_below, trees_above
 from posthouse.postgresql.server_connection import ServerConnection
 from posthouse.relay.store.postgresql.pg_journal import SCHEMA
 from posthouse.relay.wire.lock_operations import LockEntry, LockPosition, LockRun
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements(SCHEMA, "locks.sql")
 _DELETED_PER_INSERT = 2  # more than one, so that a backlog of old rows shrinks

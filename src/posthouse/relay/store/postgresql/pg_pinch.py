@@ -12,7 +12,7 @@ from posthouse.model.pinch import is_confirmed_by_reader, overtaking_controls
 from posthouse.postgresql.server_connection import ServerConnection
 from posthouse.postgresql.snapshot_reads import SnapshotReads
 from posthouse.relay.store.delivery_protocol import NewEnvelope
-from posthouse.relay.store.postgresql.pg_deliveries import PgDeliveries, insert_columns
+from posthouse.relay.store.postgresql.pg_deliveries import PgDeliveries, insert_columns, with_text_ids
 from posthouse.relay.store.postgresql.pg_delivery_reads import queue_id_of
 from posthouse.relay.store.postgresql.pg_journal import SCHEMA, PgTransaction
 from posthouse.relay.wire.delivery_rows import (
@@ -26,7 +26,7 @@ from posthouse.relay.wire.delivery_rows import (
     confirmation_frames,
     envelope_page,
 )
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 SQL = Statements(SCHEMA, "pinch.sql")
 
@@ -59,7 +59,8 @@ class PgPinch:
         self._db.queue(SQL.mark_read, mesh, node, list(seqs))
 
     def park_read(self, mesh: str, node: str) -> ClosedDeliveries:
-        return self._deliveries.park(mesh, node, self._db.rows(SQL.read_rows, mesh, node), READ_UNCONFIRMED)
+        rows = with_text_ids(self._db.rows(SQL.read_rows, mesh, node))
+        return self._deliveries.park(mesh, node, rows, READ_UNCONFIRMED)
 
     def forget_attempts(self, mesh: str, node: str) -> None:
         self._db.queue(SQL.forget_attempts, mesh, node)

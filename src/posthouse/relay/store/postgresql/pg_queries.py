@@ -1,4 +1,4 @@
-"""Queries on PostgreSQL: plans of filters for posthouse.relay.store.query_pages.
+"""Queries on PostgreSQL: plans of filters for posthouse.relay.store.query_pages, and rows as deletion sees them.
 
 One index drives a filter: that of the condition with the fewest entries in the range, as a bounded count estimates.
 SQL checks columns; other tags are checked on the decoded event by the filter itself, so a query and a live
@@ -7,7 +7,7 @@ subscription never disagree. All statements of a query have the same parameters:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,14 +16,15 @@ import msgspec
 from posthouse.model.event import Coordinate, Event
 from posthouse.model.filters import Filter
 from posthouse.model.limits import SECOND_NS
-from posthouse.model.node import NODE_SCHEME
+from posthouse.model.node import NODE_SCHEME, node_from_key
 from posthouse.postgresql.server_connection import ServerConnection
-from posthouse.relay.store.event_rows import Scope, StoredEvent, address_term
+from posthouse.relay.store.event_rows import ContentRow, Scope, StoredEvent, address_term
 from posthouse.relay.store.postgresql.pg_journal import SCHEMA
 from posthouse.relay.store.query_pages import Range, Span, driving_terms
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 EVENTS_SQL = Statements(SCHEMA, "events.sql")
+_OF_IDS = f"{EVENTS_SQL.content_rows}\n{EVENTS_SQL.of_ids}"
 _ESTIMATE_MOST = 2_000  # entries counted to compare drivers: enough to distinguish few from many
 _KEY_AT = len(NODE_SCHEME) + 1
 _CONDITIONS = f"{EVENTS_SQL.visible}\n{EVENTS_SQL.wanted}"
@@ -99,22 +100,24 @@ def plan_filter(db: ServerConnection, wanted: Filter, scope: Scope, now_ns: int,
     driver, driving_tag = _choose(db, wanted, span)
     rest = {name: values for name, values in wanted.tags.items() if name != driving_tag}
     residue = replace(wanted, tags=rest) if rest else None
-    return PgPlan(driver, scope_parameters(scope, now_ns), _conditions(wanted), residue)
+    return PgPlan(driver, scope_parameters(scope, now_ns), filter_parameters(wanted), residue)
 
 
 def plan_history(coordinate: Coordinate, scope: Scope, now_ns: int) -> PgPlan:
     """Return the plan for all versions of a coordinate."""
-    conditions = _conditions(Filter(authors=frozenset({coordinate.pubkey}), kinds=frozenset({coordinate.kind})))
+    conditions = filter_parameters(Filter(authors=frozenset({coordinate.pubkey}), kinds=frozenset({coordinate.kind})))
     return PgPlan(_terms_driver([address_term(coordinate)]), scope_parameters(scope, now_ns), conditions, None)
 
 
-def scope_parameters(scope: Scope, now_ns: int) -> tuple[int, bytes, list[str] | None]:
+def scope_parameters(scope: Scope, now_ns: int) -> tuple[int, list[bytes], list[str] | None]:
     """Return the parameters of the visibility conditions."""
     meshes = None if scope.meshes is None else sorted(scope.meshes)
-    return now_ns // SECOND_NS, bytes.fromhex(scope.node[_KEY_AT:]), meshes
+    nodes = [bytes.fromhex(node[_KEY_AT:]) for node in (scope.node, *scope.former)]
+    return now_ns // SECOND_NS, nodes, meshes
 
 
-def _conditions(wanted: Filter) -> tuple[Any, ...]:
+def filter_parameters(wanted: Filter) -> tuple[Any, ...]:
+    """Return the parameters of the conditions of a filter, except tags."""
     return (
         _keys(wanted.ids),
         _keys(None if wanted.authors is None else [author[_KEY_AT:] for author in wanted.authors]),
@@ -150,3 +153,18 @@ def _terms_driver(terms: list[bytes]) -> Driver:
     if len(terms) == 1:
         return Driver(EVENTS_SQL.from_one_term, terms[0])
     return Driver(EVENTS_SQL.from_terms, terms, collected=tuple(terms))
+
+
+def contents_of_ids(db: ServerConnection, ids: Sequence[str]) -> list[ContentRow]:
+    """Return the events with these ids, those without content included."""
+    return content_rows(db, _OF_IDS, [bytes.fromhex(id_) for id_ in ids]) if ids else []
+
+
+def content_rows(db: ServerConnection, statement: str, *parameters: Any) -> list[ContentRow]:
+    """Return the rows of a statement that selects content_rows."""
+    return [
+        ContentRow(
+            seq, id_.hex(), node_from_key(author), kind, at_ns, mesh, recipient and node_from_key(recipient), *rest
+        )
+        for seq, id_, author, kind, at_ns, mesh, recipient, *rest in db.rows(statement, *parameters)
+    ]

@@ -18,19 +18,39 @@ from posthouse.model.event import Coordinate
 from posthouse.model.filters import Filter
 from posthouse.postgresql.server_connection import ServerConnection
 from posthouse.postgresql.snapshot_reads import SnapshotReads
-from posthouse.relay.store.event_rows import Page, Query, Scope, StoredEvent, address_term
-from posthouse.relay.store.postgresql.pg_journal import read_after, read_extent
+from posthouse.relay.store.event_rows import (
+    ContentRow,
+    Page,
+    Query,
+    Scope,
+    StoredEvent,
+    StoreSpace,
+    Usage,
+    address_term,
+)
+from posthouse.relay.store.postgresql.pg_journal import read_after, read_extent, read_newest
 from posthouse.relay.store.postgresql.pg_locks import last_token, read_locks
 from posthouse.relay.store.postgresql.pg_meshes import read_mesh_rows
-from posthouse.relay.store.postgresql.pg_queries import EVENTS_SQL, plan_filter, plan_history, scope_parameters
+from posthouse.relay.store.postgresql.pg_queries import (
+    EVENTS_SQL,
+    content_rows,
+    contents_of_ids,
+    filter_parameters,
+    plan_filter,
+    plan_history,
+    scope_parameters,
+)
 from posthouse.relay.store.query_pages import Range, count_matches, range_of, read_page
 from posthouse.relay.wire.lock_operations import LockEntry, LockPosition
 from posthouse.relay.wire.mesh_rows import MeshRows
 
 _ONE = f"{EVENTS_SQL.one_by_id}\n{EVENTS_SQL.visible}"
 _CURRENT = f"{EVENTS_SQL.current_of}\n{EVENTS_SQL.visible}"
-_LARGEST = f"{EVENTS_SQL.largest_of_address}\n{EVENTS_SQL.visible}\nORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1"
+_LARGEST = (
+    f"{EVENTS_SQL.largest_of_address} (\n{EVENTS_SQL.visible}))\nORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1"
+)
 _POINTER = f"{EVENTS_SQL.newest_fenced}\n{EVENTS_SQL.visible}\nORDER BY f.token DESC, f.event_seq DESC LIMIT 1"
+_OF_RANGE = f"{EVENTS_SQL.content_rows}\n{EVENTS_SQL.of_range}"
 _RECORD_COLUMNS = ["seq", "at_ns", "type", "mesh", "actor", "ref", "body"]
 _EVENT_COLUMNS = [
     "seq", "at_ns", "type", "mesh", "id", "pubkey", "kind", "created_at_ns", "recipient", "expiration_s", "event",
@@ -96,7 +116,7 @@ class EventReads:
 
         def read(db: ServerConnection) -> StoredEvent | None:
             found = db.row(_CURRENT, *parameters, term) or db.row(_LARGEST, *parameters, term)
-            return None if found is None else StoredEvent(*found)
+            return None if found is None or found[1] is None else StoredEvent(*found)
 
         return await self._reads.run(read)
 
@@ -106,10 +126,25 @@ class EventReads:
     async def journal(self, after_seq: int, limit: int, types: Collection[str] | None = None) -> list[Record]:
         return await self._reads.run(lambda db: read_after(db, after_seq, limit, types))
 
-    async def contents(self, after_seq: int, through_seq: int) -> list[bytes]:
-        return await self._reads.run(
-            lambda db: [raw for (raw,) in db.rows(EVENTS_SQL.contents, after_seq, through_seq)]
-        )
+    async def newest_journal(
+        self, after_seq: int, through_seq: int, limit: int, types: Collection[str] | None = None
+    ) -> list[Record]:
+        return await self._reads.run(lambda db: read_newest(db, after_seq, through_seq, limit, types))
+
+    async def contents(self, after_seq: int, through_seq: int) -> list[tuple[bytes | None, bytes | None]]:
+        return await self._reads.run(lambda db: db.rows(EVENTS_SQL.contents, after_seq, through_seq))
+
+    async def find_contents(self, ids: Sequence[str]) -> list[ContentRow]:
+        return await self._reads.run(lambda db: contents_of_ids(db, ids))
+
+    async def contents_between(self, after_seq: int, through_seq: int) -> list[ContentRow]:
+        return await self._reads.run(lambda db: content_rows(db, _OF_RANGE, after_seq, through_seq))
+
+    async def event_keys(self, wanted: Filter, after_seq: int, through_seq: int) -> list[tuple[int, bytes]]:
+        _ids, *conditions = filter_parameters(wanted)
+        parameters = (after_seq, through_seq, *conditions)
+        rows: list[Any] = await self._reads.run(lambda db: db.rows(EVENTS_SQL.event_keys, *parameters))
+        return rows
 
     async def feed(self, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
         if name not in _FEEDS:
@@ -118,6 +153,14 @@ class EventReads:
         rows = await self._reads.run(lambda db: db.rows(statement, after_seq, limit))
         rows = [tuple([each.decode() if isinstance(each, bytes) else each for each in row]) for row in rows]
         return list(columns), [_lock_fact(Record(*row)) for row in rows] if name == "locks" else rows
+
+    async def space(self) -> StoreSpace:
+        total = await self._reads.run(lambda db: db.value("SELECT pg_database_size(current_database())"))
+        return StoreSpace(total, 0, False)
+
+    async def usage(self) -> dict[str, Usage]:
+        rows = await self._reads.run(lambda db: db.rows(EVENTS_SQL.all_usage))
+        return {mesh: Usage(events, bytes_) for mesh, events, bytes_ in rows}
 
     async def mesh_rows(self) -> MeshRows:
         return await self._reads.run(read_mesh_rows)

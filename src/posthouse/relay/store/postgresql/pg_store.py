@@ -12,39 +12,35 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-import psycopg
-
-from posthouse.journal.cursor import Extent
 from posthouse.journal.store import exit_process
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal
 from posthouse.model.node import NODE_SCHEME
-from posthouse.postgresql.server_connection import ServerConnection, check_server, open_reader_session, translate
+from posthouse.postgresql.server_connection import ServerConnection, check_server
 from posthouse.postgresql.server_schema import migrate_server
 from posthouse.postgresql.snapshot_reads import SnapshotReads
 from posthouse.postgresql.store_url import shown_url
 from posthouse.relay.store.event_rows import CurrentEvent, EventRow
+from posthouse.relay.store.high_water import HighWater, refuse_moved
 from posthouse.relay.store.postgresql.pg_deliveries import PgDeliveries, insert_columns
 from posthouse.relay.store.postgresql.pg_delivery_reads import PgDeliveryReads
-from posthouse.relay.store.postgresql.pg_journal import (
-    JOURNAL_SQL,
-    SCHEMA,
-    PgTransaction,
-    begin_first_epoch,
-    read_extent,
-)
+from posthouse.relay.store.postgresql.pg_epochs import open_epoch
+from posthouse.relay.store.postgresql.pg_journal import RELAY_LOCK, SCHEMA, PgTransaction, read_stored
 from posthouse.relay.store.postgresql.pg_locks import LockTables
 from posthouse.relay.store.postgresql.pg_meshes import MeshTables
 from posthouse.relay.store.postgresql.pg_pinch import PgPinch, PgPinchReads
 from posthouse.relay.store.postgresql.pg_queries import EVENTS_SQL
 from posthouse.relay.store.postgresql.pg_reads import EventReads
 from posthouse.relay.store.postgresql.pg_retention import RetentionTables, insert_derived
+from posthouse.relay.store.postgresql.pg_shared import PgShared, SharedTransaction
+from posthouse.relay.store.postgresql.pg_webhooks import WEBHOOKS, PgWebhookReads, PgWebhooks
 from posthouse.relay.store.protocol import Unit
-from posthouse.sqlite.schema import Component
-from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS, Writer
+from posthouse.storage.sql_files import Component
+from posthouse.storage.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS, Writer
 
 R = TypeVar("R")
 RELAY = Component("relay", SCHEMA)
+COMPONENTS = (RELAY, WEBHOOKS)
 _KEY_AT = len(NODE_SCHEME) + 1
 
 
@@ -52,7 +48,7 @@ class PgUnit(MeshTables, LockTables, RetentionTables):
     """Implements posthouse.relay.store.protocol.Unit; one object serves all transactions of the writer, in turn."""
 
     def __init__(self, tx: PgTransaction, clock: Clock) -> None:
-        self._tx = tx
+        self._tx = self._journal = tx
         self._clock = clock
         #: set by `run`
         self.now_ns = 0
@@ -66,9 +62,17 @@ class PgUnit(MeshTables, LockTables, RetentionTables):
     def pinch(self) -> PgPinch:
         return PgPinch(self._tx, self.deliveries)
 
+    @cached_property
+    def webhooks(self) -> PgWebhooks:
+        return PgWebhooks(self._tx)
+
     @property
     def boot_ns(self) -> int:
         return self._clock.boot_ns()
+
+    @property
+    def meshes_changed_at(self) -> int:
+        return self._tx.meshes_changed_at
 
     def run(self, work: Callable[[Unit], R]) -> R:
         """Run one unit of work in the transaction that is open."""
@@ -110,6 +114,7 @@ class PgUnit(MeshTables, LockTables, RetentionTables):
                 fenced.append((seq, row.mesh, row.fence.resource.encode(), row.fence.token))
         insert_columns(self._db, EVENTS_SQL.insert_events, events)
         insert_derived(self._db, terms, current, fenced)
+        self.count_usage([(row.mesh, 1, len(row.raw)) for row in rows])
         return seqs
 
     def find_current(self, addresses: Collection[bytes]) -> dict[bytes, CurrentEvent]:
@@ -123,20 +128,10 @@ def known_ids(db: ServerConnection, ids: Sequence[str]) -> dict[str, int]:
     return {key.hex(): seq for key, seq in db.rows(EVENTS_SQL.known_ids, keys)} if keys else {}
 
 
-def stored_extent(url: str) -> Extent | None:
-    """Return the extent of the store in a database, None if there is no store."""
-    session = open_reader_session(url)
-    try:
-        has_journal = session.value("SELECT to_regclass('epochs') IS NOT NULL")
-        return read_extent(session) if has_journal and session.rows(JOURNAL_SQL.all_epochs) else None
-    except psycopg.Error as exc:
-        raise translate(exc, url) from exc
-    finally:
-        session.close()
-
-
 class PgStore(EventReads):
     """A relay's store in one database of PostgreSQL."""
+
+    changes = None  # followers use the streaming replication of PostgreSQL
 
     def __init__(
         self,
@@ -147,14 +142,18 @@ class PgStore(EventReads):
         readers: int = 4,
         writer_max_items: int = MAX_WAITING_ITEMS,
         writer_max_bytes: int = MAX_WAITING_BYTES,
+        is_shared: bool = False,
+        mark: HighWater | None = None,
     ) -> None:
         super().__init__()
         self._clock = clock
         check_server(url)
-        self._tx = PgTransaction(url)
+        for component in COMPONENTS:
+            migrate_server(url, component, RELAY_LOCK)
+        self._tx = SharedTransaction(url, clock) if is_shared else PgTransaction(url)
         try:
-            migrate_server(url, RELAY)
-            begin_first_epoch(self._tx.db, clock)
+            refuse_moved(read_stored(self._tx.db).moved, shown_url(url))
+            self._tx.epoch = open_epoch(self._tx.db, self._tx.server, url, clock, mark)
         except BaseException:
             self._tx.close(is_failed=True)
             raise
@@ -167,10 +166,15 @@ class PgStore(EventReads):
             max_bytes=writer_max_bytes,
         )
         self._unit = PgUnit(self._tx, clock)
-        self._reads = SnapshotReads(url, size=readers)
+        self._reads = SnapshotReads(url, size=readers, on_connect=self._tx.watch.check)
+        self.shared = PgShared(url, clock, self._tx, self._writer, self._reads)
         self.deliveries = PgDeliveryReads(self._reads)
         self.pinch = PgPinchReads(self._reads)
-        self.epoch = self._reads.run_blocking(read_extent).epoch
+        self.webhooks = PgWebhookReads(self._reads)
+
+    @property
+    def epoch(self) -> str:
+        return self._tx.epoch
 
     @property
     def state(self) -> str:
@@ -190,6 +194,9 @@ class PgStore(EventReads):
         del is_short
         self._writer.submit_with_callback(lambda _tx: self._unit.run(work), on_done, size=size)
 
+    def committed_ns(self) -> int:
+        return self._writer.committed_ns()
+
     async def known(self, ids: Sequence[str]) -> dict[str, int]:
         return await self._reads.run(lambda db: known_ids(db, ids))
 
@@ -198,5 +205,6 @@ class PgStore(EventReads):
 
     def close(self) -> None:
         self._tx.stop_waiting()
+        self.shared.close()
         self._writer.close()
         self._reads.close()

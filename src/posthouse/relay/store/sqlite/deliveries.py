@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any
 
 import apsw
 import msgspec
 
 from posthouse.journal.append import JournalTransaction
+from posthouse.relay.store.closing_deliveries import ClosingDeliveries, Found
 from posthouse.relay.store.sqlite.meshes_and_locks import read_mesh_rows
 from posthouse.relay.wire.delivery_rows import (
-    NO_DELIVERIES,
-    OPEN,
-    PARKED,
     AttemptBounds,
-    ClosedDeliveries,
     DeliveryRow,
     KnownMessage,
     KnownMessages,
@@ -33,12 +29,10 @@ from posthouse.relay.wire.delivery_rows import (
     QueuedDelivery,
     QueueDepth,
     ReceiptRow,
-    SweptRecords,
-    with_via,
 )
 from posthouse.relay.wire.mesh_rows import MeshRows
-from posthouse.sqlite.schema import Component
-from posthouse.sqlite.statements import BulkInsert, Statements
+from posthouse.sqlite.transaction import BulkInsert
+from posthouse.storage.sql_files import Component, Statements
 
 _DELIVERIES_SCHEMA = "posthouse.relay.store.sqlite.schema.deliveries"
 DELIVERIES = Component("deliveries", _DELIVERIES_SCHEMA)
@@ -51,10 +45,11 @@ _encode = msgspec.json.Encoder().encode
 _rows = msgspec.json.Decoder(list[list[Any]]).decode
 
 
-class ClosingDeliveries:
-    """Sending, confirming, closing and reopening deliveries."""
+class _Closing(ClosingDeliveries):
+    """The statements that send, confirm, close and reopen deliveries."""
 
     def __init__(self, tx: JournalTransaction) -> None:
+        super().__init__(tx)
         self._tx = tx
         self._db = tx.db
 
@@ -82,158 +77,64 @@ class ClosingDeliveries:
         self._db.execute(CLOSE_SQL.mark_sent, (int(was_stored), self._tx.now_ns, queue_id, _ints(seqs)))
         self._tx.append_many([("delivery.sent", mesh, node, node, record_body)])
 
-    def reject(
-        self, mesh: str, node: str, message_id: str, reason: str, before_ns: int
-    ) -> tuple[str, ClosedDeliveries]:
-        queue_id = self._queue_id(mesh, node)
-        found = [] if queue_id is None else self.rows(queue_id, [message_id])
-        if queue_id is None or not found:
-            return "", NO_DELIVERIES
-        row = found[0]
-        if row.state not in OPEN:
-            return row.state, NO_DELIVERIES
-        if row.opened_at_ns < before_ns:
-            return "expired", NO_DELIVERIES
-        self._close(queue_id, "rejected", [row.seq], reason, parked=1)
-        self._tx.append("delivery.rejected", mesh=mesh, actor=node, ref=message_id, body={"reason": reason})
-        return "rejected", ClosedDeliveries(mesh, node, [row.seq], "rejected")
-
-    def count_attempts(
-        self, mesh: str, node: str, seqs: Sequence[int], bounds: AttemptBounds, *, is_timeout: bool
-    ) -> ClosedDeliveries:
-        queue_id = self._queue_id(mesh, node)
-        keys = _ints(seqs)
-        self._db.execute(CLOSE_SQL.count_timeouts if is_timeout else CLOSE_SQL.count_flaps, (queue_id, keys))
-        spent: list[Any] = self._db.execute(CLOSE_SQL.spent, (queue_id, keys, *bounds)).fetchall()
-        return self.park(mesh, node, spent, "confirm_timeout" if is_timeout else "connection_lost")
-
-    def park(self, mesh: str, node: str, rows: Sequence[Any], reason: str) -> ClosedDeliveries:
-        """Make open deliveries dead letters; a row is (seq, id, sends)."""
-        queue_id = self._queue_id(mesh, node)
-        if queue_id is None or not rows:
-            return NO_DELIVERIES
-        self._close(queue_id, "dead", [row[0] for row in rows], reason, parked=len(rows))
-        for _seq, id_, sends in rows:
-            body = {"attempts": sends, "reason": reason}
-            self._tx.append("delivery.dead", mesh=mesh, actor=node, ref=id_, body=body)
-        return ClosedDeliveries(mesh, node, [row[0] for row in rows], "dead")
-
-    def expire(self, mesh: str, node: str, before_ns: int, limit: int) -> ClosedDeliveries:
-        queue_id = self._queue_id(mesh, node)
-        if queue_id is None:
-            return NO_DELIVERIES
-        found = _rows(self._db.execute(CLOSE_SQL.expired_rows, (queue_id, before_ns, limit)).get)
-        return self._end(queue_id, mesh, node, "expired", found, {})
-
-    def expire_events(self, seqs: Sequence[int]) -> None:
-        """Close the open deliveries of messages that have expired, and mark their dedupe records."""
-        by_queue: dict[tuple[int, str, str], list[list[Any]]] = {}
-        rows: list[Any] = self._db.execute(CLOSE_SQL.open_rows_of_events, (_ints(seqs),)).fetchall()
-        for queue_id, mesh, node, seq, id_ in rows:
-            by_queue.setdefault((queue_id, mesh, node), []).append([seq, id_])
-        for (queue_id, mesh, node), found in by_queue.items():
-            self._end(queue_id, mesh, node, "expired", found, {})
-        self.prune_records(seqs)
-
     def prune_records(self, seqs: Sequence[int]) -> None:
-        """Mark dedupe records of messages whose content is gone."""
         self._db.execute(CLOSE_SQL.prune_records, (_ints(seqs),))
 
     def archive(self, seqs: Sequence[int]) -> None:
-        """Delete the ended deliveries of messages whose content is gone; their dedupe records stay, marked."""
         self.prune_records(seqs)
         self._db.execute(CLOSE_SQL.delete_receipts, (_ints(seqs),))
         self._db.execute(CLOSE_SQL.delete_deliveries, (_ints(seqs),))
 
-    def block(self, mesh: str, node: str, sender: str) -> ClosedDeliveries:
-        queue_id, from_ = self._queue_id(mesh, node), self._queue_id(mesh, sender)
-        if queue_id is None or from_ is None:
-            return NO_DELIVERIES
-        found = _rows(self._db.execute(CLOSE_SQL.rows_of_sender, (queue_id, from_)).get)
-        return self._end(queue_id, mesh, node, "blocked", found, {"sender": sender})
-
-    def purge(
-        self,
-        mesh: str,
-        node: str,
-        actor: str,
-        ids: Sequence[str] | None,
-        states: Sequence[str],
-        limit: int,
-        via: str | None = None,
-    ) -> tuple[list[str], ClosedDeliveries]:
-        queue_id = self._queue_id(mesh, node)
-        found = [] if queue_id is None else self._purgeable(queue_id, ids, states, limit)
-        if queue_id is None or not found:
-            return [], NO_DELIVERIES
-        seqs, names = [row[0] for row in found], [row[1] for row in found]
-        parked = sum(row[2] in PARKED for row in found)
-        self._db.execute(CLOSE_SQL.close, ("purged", self._tx.now_ns, None, queue_id, _ints(seqs)))
-        self._db.execute(CLOSE_SQL.shrink_queue, (len(found) - parked, -parked, queue_id))
-        body = with_via({"ids": names, "recipient": node}, via)
-        self._tx.append("delivery.purged", mesh=mesh, actor=actor, ref=node, body=body)
-        return names, ClosedDeliveries(mesh, node, seqs, "purged")
-
-    def requeue(
-        self,
-        mesh: str,
-        node: str,
-        actor: str,
-        ids: Sequence[str] | None,
-        queue_max: int,
-        limit: int,
-        via: str | None = None,
-    ) -> tuple[list[str], list[str]]:
-        queue_id = self._queue_id(mesh, node)
-        found = [] if queue_id is None else self._purgeable(queue_id, ids, sorted(PARKED), limit)
-        if queue_id is None or not found:
-            return [], []
-        room = max(0, queue_max - self._db.execute(CLOSE_SQL.open_rows, (queue_id,)).get)
-        for seq, id_, state in found[:room]:
-            body = with_via({"recipient": node, "from_state": state}, via)
-            position = self._tx.append("delivery.requeued", mesh=mesh, actor=actor, ref=id_, body=body)
-            self._db.execute(CLOSE_SQL.reopen, (position, self._tx.now_ns, queue_id, seq))
-        reopened = [row[1] for row in found[:room]]
-        self._db.execute(CLOSE_SQL.shrink_queue, (-len(reopened), -len(reopened), queue_id))
-        return reopened, [row[1] for row in found[room:]]
-
-    def sweep_records(self, after_seq: int, before_ns: int, limit: int) -> SweptRecords:
-        rows: list[Any] = self._db.execute(CLOSE_SQL.next_records, (after_seq, limit)).fetchall()
-        lasting = [seq for seq, _at, _needed in takewhile(lambda row: row[1] is None, rows)]
-        ended = list(takewhile(lambda row: row[1] is None or row[1] < before_ns, rows))
-        over = [seq for seq, expires_at_ns, is_needed in ended if expires_at_ns is not None and not is_needed]
-        if over:
-            for statement in (
-                CLOSE_SQL.note_swept,
-                CLOSE_SQL.delete_mentions,
-                CLOSE_SQL.delete_receipts,
-                CLOSE_SQL.delete_deliveries,
-                CLOSE_SQL.delete_records,
-            ):
-                self._db.execute(statement, (_ints(over),))
-        has_more = ended and len(ended) == len(rows)
-        return SweptRecords(lasting[-1] if lasting else after_seq, ended[-1][0] if has_more else None)
-
-    def _purgeable(
-        self, queue_id: int, ids: Sequence[str] | None, states: Sequence[str], limit: int
-    ) -> list[list[Any]]:
+    def _purgeable(self, queue_id: int, ids: Sequence[str] | None, states: Sequence[str], limit: int) -> Found:
         named = None if ids is None else _encode(ids).decode()
         return _rows(self._db.execute(CLOSE_SQL.purgeable, (queue_id, named, _encode(states).decode(), limit)).get)
 
-    def _end(
-        self, queue_id: int, mesh: str, node: str, state: str, found: list[list[Any]], fields: dict[str, str]
-    ) -> ClosedDeliveries:
-        if not found:
-            return NO_DELIVERIES
-        seqs = [seq for seq, _id in found]
-        self._close(queue_id, state, seqs, None)
-        body = {"ids": [id_ for _seq, id_ in found]} | fields
-        self._tx.append(f"delivery.{state}", mesh=mesh, actor=node, ref=node, body=body)
-        return ClosedDeliveries(mesh, node, seqs, state)
-
-    def _close(self, queue_id: int, state: str, seqs: Sequence[int], reason: str | None, parked: int = 0) -> None:
+    def _set_state(self, queue_id: int, state: str, seqs: Sequence[int], reason: str | None) -> None:
         self._db.execute(CLOSE_SQL.close, (state, self._tx.now_ns, reason, queue_id, _ints(seqs)))
-        self._db.execute(CLOSE_SQL.shrink_queue, (len(seqs), parked, queue_id))
+
+    def _shrink(self, queue_id: int, opened: int, parked: int) -> None:
+        self._db.execute(CLOSE_SQL.shrink_queue, (opened, parked, queue_id))
+
+    def _count(self, queue_id: int | None, seqs: Sequence[int], bounds: AttemptBounds, *, is_timeout: bool) -> Found:
+        keys = _ints(seqs)
+        self._db.execute(CLOSE_SQL.count_timeouts if is_timeout else CLOSE_SQL.count_flaps, (queue_id, keys))
+        spent: list[Any] = self._db.execute(CLOSE_SQL.spent, (queue_id, keys, *bounds)).fetchall()
+        return spent
+
+    def _expired(self, queue_id: int, before_ns: int, limit: int) -> Found:
+        return _rows(self._db.execute(CLOSE_SQL.expired_rows, (queue_id, before_ns, limit)).get)
+
+    def _unfinished_of_events(self, seqs: Sequence[int]) -> Found:
+        rows: list[Any] = self._db.execute(CLOSE_SQL.unfinished_of_events, (_ints(seqs),)).fetchall()
+        return rows
+
+    def _of_sender(self, queue_id: int, from_: int) -> Found:
+        return _rows(self._db.execute(CLOSE_SQL.rows_of_sender, (queue_id, from_)).get)
+
+    def _open_rows(self, queue_id: int) -> int:
+        count: int = self._db.execute(CLOSE_SQL.open_rows, (queue_id,)).get
+        return count
+
+    def _reopen(self, queue_id: int, seq: int, position: int) -> None:
+        self._db.execute(CLOSE_SQL.reopen, (position, self._tx.now_ns, queue_id, seq))
+
+    def _next_records(self, after_seq: int, limit: int) -> Found:
+        rows: list[Any] = self._db.execute(CLOSE_SQL.next_records, (after_seq, limit)).fetchall()
+        return rows
+
+    def _delete_records(self, seqs: Sequence[int]) -> None:
+        for statement in (
+            CLOSE_SQL.note_swept,
+            CLOSE_SQL.delete_mentions,
+            CLOSE_SQL.delete_receipts,
+            CLOSE_SQL.delete_deliveries,
+            CLOSE_SQL.delete_records,
+        ):
+            self._db.execute(statement, (_ints(seqs),))
+
+    def _open_among(self, queue_id: int | None, seqs: Sequence[int]) -> Found:
+        found = _rows(self._db.execute(CLOSE_SQL.open_among, (queue_id, _ints(seqs))).get)
+        return [(seq, id_, bool(was_stored)) for seq, id_, was_stored in found]
 
     def _queue_id(self, mesh: str, node: str) -> int | None:
         queue_id: int | None = self._db.execute(CLOSE_SQL.queue_id_of, (mesh, node)).get
@@ -256,7 +157,7 @@ _found = msgspec.json.Decoder(tuple[int, list[tuple[int, str, str, int, str, str
 _names = msgspec.json.Decoder(frozenset[str]).decode
 
 
-class SqliteDeliveries(ClosingDeliveries):
+class SqliteDeliveries(_Closing):
     """Accepting messages and keeping confirmations for senders."""
 
     def records(self, keys: Sequence[tuple[int, str, str]]) -> KnownMessages:
@@ -306,45 +207,25 @@ class SqliteDeliveries(ClosingDeliveries):
         self._db.execute(ACCEPT_SQL.close_gap, bindings)
         self._db.execute(ACCEPT_SQL.shorten_gap, bindings)
 
-    def note_read(self, mesh: str, node: str, seqs: Sequence[int]) -> ClosedDeliveries:
-        queue_id = self._queue_id(mesh, node)
-        found = _rows(self._db.execute(CLOSE_SQL.open_among, (queue_id, _ints(seqs))).get)
-        if queue_id is None or not found:
-            return NO_DELIVERIES
-        read = [seq for seq, _id, _stored in found]
-        self.confirm(queue_id, read, len(read), 0)
-        body = {
-            "ids": [id_ for _seq, id_, _stored in found],
-            "was_stored": [bool(stored) for _seq, _id, stored in found],
-            "confirmation": "",
-        }
-        self._tx.append("delivery.confirmed", mesh=mesh, actor=node, ref=node, body=body)
-        return ClosedDeliveries(mesh, node, read, "confirmed")
-
-    def keep_confirmation(self, queue_id: int, seq: int, ids: int, items: str, reserve: int) -> None:
+    def _add_confirmation(self, queue_id: int, seq: int, ids: int, items: str) -> int:
         self._db.execute(ACCEPT_SQL.add_waiting_confirmation, (seq, queue_id, ids, items))
-        waiting: int = self._db.execute(ACCEPT_SQL.add_confirmation_ids, (ids, queue_id)).get
-        while waiting > reserve:
-            waiting -= self._drop_oldest(queue_id, waiting - reserve, seq)
+        self._db.execute(ACCEPT_SQL.add_confirmation_ids, (ids, queue_id))
+        waiting: int = self._db.execute(ACCEPT_SQL.confirmation_ids, (queue_id,)).get
+        return waiting
 
-    def drop_confirmations(self, mesh: str, node: str, through_seq: int) -> None:
-        queue_id = self._queue_id(mesh, node)
-        if queue_id is not None:
-            self._drop_through(queue_id, through_seq)
-
-    def _drop_oldest(self, queue_id: int, excess: int, newest: int) -> int:
-        """Drop the oldest confirmations until so many ids are gone, but never the newest one."""
-        dropped, through = 0, 0
+    def _oldest_confirmations(self, queue_id: int) -> Found:
         oldest: list[Any] = self._db.execute(ACCEPT_SQL.oldest_confirmations, (queue_id,)).fetchall()
-        for seq, ids in oldest:
-            if dropped >= excess or seq == newest:
-                break
-            dropped, through = dropped + ids, seq
-        self._drop_through(queue_id, through)
-        return dropped or excess
+        return oldest
 
     def _drop_through(self, queue_id: int, seq: int) -> None:
         ids: int = self._db.execute(ACCEPT_SQL.drop_confirmations_total, (queue_id, seq)).get
         if ids:
-            self._db.execute(ACCEPT_SQL.drop_confirmations, (queue_id, seq)).fetchall()
-            self._db.execute(ACCEPT_SQL.add_confirmation_ids, (-ids, queue_id)).fetchall()
+            self._db.execute(ACCEPT_SQL.drop_confirmations, (queue_id, seq))
+            self._db.execute(ACCEPT_SQL.add_confirmation_ids, (-ids, queue_id))
+
+    def _drop_waiting(self, seqs: Sequence[int]) -> None:
+        waiting: list[Any] = self._db.execute(ACCEPT_SQL.waiting_among, (_ints(seqs),)).fetchall()
+        for queue_id, ids in waiting:
+            self._db.execute(ACCEPT_SQL.add_confirmation_ids, (-ids, queue_id))
+        if waiting:
+            self._db.execute(ACCEPT_SQL.drop_waiting, (_ints(seqs),))

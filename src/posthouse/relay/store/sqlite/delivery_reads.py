@@ -28,6 +28,7 @@ from posthouse.relay.wire.delivery_rows import (
     ConfirmationPage,
     DeliveryPage,
     GapRow,
+    MeshQueues,
     QueueTotals,
 )
 from posthouse.sqlite.read_pool import ReadPool
@@ -80,8 +81,7 @@ class SqliteDeliveryReads:
         return await self._all(SQL.due_queues, (before_ns, limit), lambda row: (row[0], row[1]))
 
     async def totals(self) -> QueueTotals:
-        (totals,) = await self._all(SQL.totals, (), lambda row: QueueTotals(*row))
-        return totals
+        return QueueTotals(await self._all(SQL.totals, (), lambda row: MeshQueues(*row)))
 
     async def message(self, message_id: str, only: str | None) -> dict[str, Any] | None:
         return await self._pool.run(lambda db: _message(db, message_id, only))

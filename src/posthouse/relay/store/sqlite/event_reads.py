@@ -15,28 +15,47 @@ import apsw
 
 from posthouse.journal.cursor import Extent
 from posthouse.journal.digest import Record
-from posthouse.journal.read import read_after, read_extent
+from posthouse.journal.read import read_after, read_extent, read_newest
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.model.event import Coordinate
 from posthouse.model.filters import Filter
-from posthouse.relay.store.event_rows import Page, Query, Scope, StoredEvent, address_term
+from posthouse.relay.store.event_rows import (
+    ContentRow,
+    Page,
+    Query,
+    Scope,
+    StoredEvent,
+    StoreSpace,
+    Usage,
+    address_term,
+)
 from posthouse.relay.store.query_pages import Range, count_matches, range_of, read_page
 from posthouse.relay.store.sqlite.meshes_and_locks import last_token, read_locks, read_mesh_rows
-from posthouse.relay.store.sqlite.queries import EVENTS_SQL, plan_filter, plan_history, scope_bindings
+from posthouse.relay.store.sqlite.queries import (
+    EVENTS_SQL,
+    content_rows,
+    contents_of_ids,
+    filter_bindings,
+    plan_filter,
+    plan_history,
+    scope_bindings,
+)
 from posthouse.relay.wire.lock_operations import LockEntry, LockPosition
 from posthouse.relay.wire.mesh_rows import MeshRows
 from posthouse.sqlite.read_pool import ReadPool
 
 _ONE = f"SELECT e.seq, e.raw FROM events AS e WHERE e.seq = :seq AND {EVENTS_SQL.visible}"
 _LARGEST = (
-    f"SELECT e.seq, e.raw {EVENTS_SQL.largest_of_address} {EVENTS_SQL.visible} "
+    f"SELECT e.seq, e.raw {EVENTS_SQL.largest_of_address} ({EVENTS_SQL.visible})) "
     "ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1"
 )
 _POINTER = (
     f"SELECT e.seq, e.raw {EVENTS_SQL.newest_fenced} {EVENTS_SQL.visible} "
     "ORDER BY f.token DESC, f.event_seq DESC LIMIT 1"
 )
+_OF_RANGE = f"{EVENTS_SQL.content_rows} {EVENTS_SQL.of_range}"
+_KEYS = f"{EVENTS_SQL.event_keys} {EVENTS_SQL.wanted}"
 #: feed -> the view that is its current version
 FEEDS = {
     "journal": "feed_journal_v1",
@@ -72,7 +91,7 @@ class EventReads:
 
     async def history(self, coordinate: Coordinate, query: Query) -> Page:
         def read(db: apsw.Connection) -> Page:
-            plan = plan_history(coordinate, query.scope, self._clock.wall_ns())
+            plan = plan_history(db, coordinate, query.scope, self._clock.wall_ns())
             span = range_of(query, read_extent(db).head)
             return read_page(db, [plan], span, query.limit, query.max_bytes, self._clock)
 
@@ -115,9 +134,26 @@ class EventReads:
     async def journal(self, after_seq: int, limit: int, types: Collection[str] | None = None) -> list[Record]:
         return await self._pool.run(lambda db: read_after(db, after_seq, limit, types))
 
-    async def contents(self, after_seq: int, through_seq: int) -> list[bytes]:
+    async def newest_journal(
+        self, after_seq: int, through_seq: int, limit: int, types: Collection[str] | None = None
+    ) -> list[Record]:
+        return await self._pool.run(lambda db: read_newest(db, after_seq, through_seq, limit, types))
+
+    async def contents(self, after_seq: int, through_seq: int) -> list[tuple[bytes | None, bytes | None]]:
         bindings = (after_seq, through_seq)
-        return await self._pool.run(lambda db: [raw for (raw,) in db.execute(EVENTS_SQL.contents, bindings)])
+        rows: list[Any] = await self._pool.run(lambda db: db.execute(EVENTS_SQL.contents, bindings).fetchall())
+        return rows
+
+    async def find_contents(self, ids: Sequence[str]) -> list[ContentRow]:
+        return await self._pool.run(lambda db: contents_of_ids(db, ids))
+
+    async def contents_between(self, after_seq: int, through_seq: int) -> list[ContentRow]:
+        return await self._pool.run(lambda db: content_rows(db, _OF_RANGE, after_seq, through_seq))
+
+    async def event_keys(self, wanted: Filter, after_seq: int, through_seq: int) -> list[tuple[int, bytes]]:
+        bindings = filter_bindings(wanted) | {"low": after_seq, "high": through_seq}
+        rows: list[Any] = await self._pool.run(lambda db: db.execute(_KEYS, bindings).fetchall())
+        return rows
 
     async def feed(self, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
         view = FEEDS.get(name)
@@ -131,6 +167,13 @@ class EventReads:
             return [column for (column,) in columns], db.execute(page, (after_seq, limit)).fetchall()
 
         return await self._pool.run(read)
+
+    async def space(self) -> StoreSpace:
+        return await self._pool.run(_read_space)
+
+    async def usage(self) -> dict[str, Usage]:
+        rows: list[Any] = await self._pool.run(lambda db: db.execute(EVENTS_SQL.all_usage).fetchall())
+        return {mesh: Usage(events, bytes_) for mesh, events, bytes_ in rows}
 
     async def mesh_rows(self) -> MeshRows:
         return await self._pool.run(read_mesh_rows)
@@ -155,5 +198,10 @@ def _visible_event(db: apsw.Connection, seq: int | None, scope: Scope, now_ns: i
     return _stored(db.execute(_ONE, scope_bindings(scope, now_ns) | {"seq": seq}).fetchone())
 
 
-def _stored(row: tuple[int, bytes] | None) -> StoredEvent | None:
-    return None if row is None else StoredEvent(*row)
+def _read_space(db: apsw.Connection) -> StoreSpace:
+    page_bytes, pages, free = (int(db.pragma(name)) for name in ("page_size", "page_count", "freelist_count"))
+    return StoreSpace(page_bytes * pages, page_bytes * free, db.pragma("auto_vacuum") != 0)
+
+
+def _stored(row: tuple[int, bytes | None] | None) -> StoredEvent | None:
+    return None if row is None or row[1] is None else StoredEvent(row[0], row[1])

@@ -18,25 +18,51 @@ from posthouse.model.fence_rules import FenceRule
 from posthouse.model.lease import LockRow, RequestRecord
 from posthouse.model.limits import REQUEST_RECORD_S, SECOND_NS
 from posthouse.model.lock_scope import Claim, range_below, trees_above
+from posthouse.model.mesh_limits import MeshLimits
+from posthouse.model.node import Role
+from posthouse.model.rotation import KeyEnd
+from posthouse.relay.wire.delivery_rows import UnfinishedDelivery
 from posthouse.relay.wire.lock_operations import OVERLAPS_MAX, LockEntry, LockPosition, LockRun
-from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, MemberRow, MeshRow, MeshRows, Role, TopicRow, Verdict
-from posthouse.sqlite.schema import Component
-from posthouse.sqlite.statements import Statements
+from posthouse.relay.wire.mesh_rows import (
+    AccessRow,
+    HeldKey,
+    InviteRow,
+    LimitSource,
+    LimitsRow,
+    MemberRow,
+    MeshRow,
+    MeshRows,
+    MeshState,
+    RetiredKey,
+    TopicRow,
+    Verdict,
+)
+from posthouse.storage.sql_files import Component, Statements
 
 MESHES_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "meshes.sql")
 LOCKS = Component("locks", "posthouse.relay.store.sqlite.schema.locks")
 LOCKS_SQL = Statements("posthouse.relay.store.sqlite.schema.locks", "locks.sql")
 _NAME, _REPLACE, _END = LOCKS_SQL.leases_of_name, LOCKS_SQL.replace_last_lease, LOCKS_SQL.end_lease
+_encode_limits = msgspec.json.Encoder().encode
+_decode_limits = msgspec.json.Decoder(MeshLimits).decode
 _DELETED_PER_INSERT = 2  # more than one, so that a backlog of old rows shrinks
 
 
 class MeshTables:
-    """Meshes, members, access and fence rules, topics, subscriptions, blocks and invites, inside a transaction."""
+    """Meshes and what belongs to them, invites and retired keys, inside a transaction."""
 
     _db: apsw.Connection
 
     def save_mesh(self, row: MeshRow) -> None:
-        self._db.execute(MESHES_SQL.save_mesh, (row.mesh, row.is_open, row.creator, row.created_at_ns))
+        values = (row.mesh, row.is_open, row.creator, row.created_at_ns, row.state.value, row.approves_keys)
+        self._db.execute(MESHES_SQL.save_mesh, values)
+
+    def save_limits(self, row: LimitsRow) -> None:
+        self._db.execute(MESHES_SQL.save_limits, (row.mesh, row.source.value, _encode_limits(row.limits).decode()))
+
+    def clear_mesh(self, mesh: str) -> None:
+        for statement in MESHES_SQL.clear_mesh.split(";"):
+            self._db.execute(statement, (mesh,))
 
     def save_member(self, row: MemberRow) -> None:
         self._db.execute(MESHES_SQL.save_member, (row.mesh, row.node, row.name, row.role.value))
@@ -96,6 +122,29 @@ class MeshTables:
 
     def has_used_invite(self, invite_id: str, node: str) -> bool:
         return bool(self._db.execute(MESHES_SQL.has_used, (invite_id, node)).get)
+
+    def save_retired_key(self, row: RetiredKey) -> None:
+        self._db.execute(MESHES_SQL.save_retired_key, msgspec.structs.astuple(row))
+
+    def move_node(self, node: str, successor: str) -> None:
+        for statement in MESHES_SQL.move_node.split(";"):
+            self._db.execute(statement, (node, successor))
+
+    def save_held_key(self, row: HeldKey) -> None:
+        self._db.execute(MESHES_SQL.save_held_key, msgspec.structs.astuple(row))
+
+    def remove_held_key(self, mesh: str, node: str) -> None:
+        self._db.execute(MESHES_SQL.remove_held_key, (mesh, node))
+
+    def mailbox_meshes(self, node: str) -> list[str]:
+        return [mesh for (mesh,) in self._db.execute(MESHES_SQL.mailbox_meshes, (node,))]
+
+    def unfinished_deliveries(self, node: str) -> list[UnfinishedDelivery]:
+        return [UnfinishedDelivery(*row) for row in self._db.execute(MESHES_SQL.unfinished_deliveries, (node,))]
+
+    def last_seq_before(self, at_ns: int) -> int:
+        seq: int = self._db.execute(MESHES_SQL.last_seq_before, (at_ns,)).get
+        return seq
 
 
 def _invite(invite_id: str, code_hash: bytes, mesh: str, role: str, *ends: Any) -> InviteRow:
@@ -195,8 +244,8 @@ class LockTables:
         return last_token(self._db)
 
     def next_token(self) -> int:
-        token: int = self._db.execute(LOCKS_SQL.next_token).get
-        return token
+        self._db.execute(LOCKS_SQL.count_token)
+        return last_token(self._db)
 
     def raise_token_counter(self, token: int) -> None:
         self._db.execute(LOCKS_SQL.raise_counter, (token,))
@@ -213,7 +262,10 @@ def read_mesh_rows(db: apsw.Connection, mesh: str | None = None) -> MeshRows:
     """Return one mesh, or all, with everything that belongs to them, as one snapshot sees them."""
     key = (mesh,)
     return MeshRows(
-        meshes=[MeshRow(name, bool(is_open), *rest) for name, is_open, *rest in db.execute(MESHES_SQL.meshes, key)],
+        meshes=[
+            MeshRow(name, bool(is_open), creator, at_ns, MeshState(state), bool(approves_keys))
+            for name, is_open, creator, at_ns, state, approves_keys in db.execute(MESHES_SQL.meshes, key)
+        ],
         members=[
             MemberRow(mesh, node, name, Role(role)) for mesh, node, name, role in db.execute(MESHES_SQL.members, key)
         ],
@@ -225,6 +277,14 @@ def read_mesh_rows(db: apsw.Connection, mesh: str | None = None) -> MeshRows:
         subscriptions=[(mesh, node, pattern) for mesh, node, pattern in db.execute(MESHES_SQL.subscriptions, key)],
         blocks=[(mesh, node, blocked) for mesh, node, blocked in db.execute(MESHES_SQL.blocks, key)],
         fence_rules=[(mesh, FenceRule(*rule)) for mesh, *rule in db.execute(MESHES_SQL.fence_rules, key)],
+        limits=[
+            LimitsRow(mesh, LimitSource(source), _decode_limits(limits))
+            for mesh, source, limits in db.execute(MESHES_SQL.limits, key)
+        ],
+        retired_keys=[
+            RetiredKey(node, KeyEnd(reason), *rest) for node, reason, *rest in db.execute(MESHES_SQL.retired_keys)
+        ],
+        held_keys=[HeldKey(*row) for row in db.execute(MESHES_SQL.held_keys, key)],
     )
 
 

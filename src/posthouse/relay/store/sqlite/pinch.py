@@ -26,8 +26,8 @@ from posthouse.relay.wire.delivery_rows import (
     envelope_page,
 )
 from posthouse.sqlite.read_pool import ReadPool
-from posthouse.sqlite.schema import Component
-from posthouse.sqlite.statements import BulkInsert, Statements
+from posthouse.sqlite.transaction import BulkInsert
+from posthouse.storage.sql_files import Component, Statements
 
 _PINCH_SCHEMA = "posthouse.relay.store.sqlite.schema.pinch"
 PINCH = Component("pinch", _PINCH_SCHEMA)

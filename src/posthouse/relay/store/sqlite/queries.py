@@ -1,15 +1,16 @@
-"""Queries on SQLite: plans of filters for posthouse.relay.store.query_pages.
+"""Queries on SQLite: plans of filters for posthouse.relay.store.query_pages, and rows as deletion sees them.
 
 One index drives a filter: that of the condition with the fewest entries in the range, as a bounded count estimates.
+The newest events are not in it yet (event_index.py); they are read one by one and compared with the whole filter.
 SQL checks columns; other tags are checked on the decoded event by the filter itself, so a query and a live
 subscription never disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -18,11 +19,12 @@ from posthouse.model.event import Coordinate, Event
 from posthouse.model.filters import Filter
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.node import NODE_SCHEME
-from posthouse.relay.store.event_rows import Scope, StoredEvent, address_term
+from posthouse.relay.store.event_rows import ContentRow, Scope, StoredEvent, address_term
 from posthouse.relay.store.query_pages import Range, Span, driving_terms
-from posthouse.sqlite.statements import Statements
+from posthouse.storage.sql_files import Statements
 
 EVENTS_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "events.sql")
+_OF_IDS = f"{EVENTS_SQL.content_rows} {EVENTS_SQL.of_ids}"
 _ESTIMATE_MOST = 2_000  # entries counted to compare drivers: enough to distinguish few from many
 _KEY_AT = len(NODE_SCHEME) + 1
 _decode_event = msgspec.json.Decoder(Event).decode
@@ -40,6 +42,19 @@ class Driver:
     is_small: bool = False
     #: several terms, whose entries are all collected before the first row comes
     collected: tuple[bytes, ...] = ()
+    #: the source of events that are not in the index yet; None: this one has them, too
+    unindexed: str | None = None
+
+
+class Part(NamedTuple):
+    """A range of seq, and how its rows are read."""
+
+    low: int
+    high: int
+    source: str
+    order: str
+    #: the filter, if rows must still be compared with it
+    residue: Filter | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +63,11 @@ class Plan:
 
     driver: Driver
     bindings: dict[str, Any]
-    #: the filter, if rows must still be compared with it
+    #: the filter without what the driver has checked, if rows must still be compared with it
     residue: Filter | None
+    #: the filter, if rows that the index does not have must be compared with it
+    unindexed_residue: Filter | None
+    indexed_through: int
 
     @property
     def is_small(self) -> bool:
@@ -57,14 +75,17 @@ class Plan:
 
     def rows(self, db: apsw.Connection, window: Range, limit: int, max_bytes: int) -> tuple[list[StoredEvent], bool]:
         """Return the first rows of a window that may match, and True if it may have more; `keep` drops the others."""
-        order = f"ORDER BY {self.driver.order} {'DESC' if window.is_descending else 'ASC'} LIMIT :limit"
-        text = f"SELECT e.seq, e.raw FROM {self.driver.source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted} {order}"
-        rows, size = [], 0
-        for seq, raw in db.execute(text, self.bindings | {"low": window.low, "high": window.high, "limit": limit}):
-            rows.append(StoredEvent(seq, raw))
-            size += len(raw)
-            if size > max_bytes:
-                return rows, True
+        rows: list[StoredEvent] = []
+        size = 0
+        direction = "DESC" if window.is_descending else "ASC"
+        for part in self._parts(window.low, window.high)[:: -1 if window.is_descending else 1]:
+            conditions = f"{EVENTS_SQL.visible} {EVENTS_SQL.wanted} ORDER BY {part.order} {direction} LIMIT :limit"
+            bindings = self.bindings | {"low": part.low, "high": part.high, "limit": limit - len(rows)}
+            for seq, raw in db.execute(f"SELECT e.seq, e.raw FROM {part.source} {conditions}", bindings):
+                rows.append(StoredEvent(seq, raw))
+                size += len(raw)
+                if size > max_bytes:
+                    return rows, True
         return rows, len(rows) == limit
 
     def is_crowded(self, db: apsw.Connection, low: int, high: int, most: int) -> bool:
@@ -74,26 +95,43 @@ class Plan:
 
     def keep(self, rows: list[StoredEvent]) -> list[StoredEvent]:
         """Return the rows that match."""
-        if self.residue is None:
+        if self.residue is None and self.unindexed_residue is None:
             return rows
-        return [row for row in rows if self.residue.matches(_decode_event(row.raw))]
+        return [row for row in rows if _matches(self._residue_of(row.seq), row.raw)]
 
     def seqs(self, db: apsw.Connection, low: int, high: int) -> set[int]:
         """Return the seqs of all matches in (low, high]."""
-        bindings, source = self.bindings | {"low": low, "high": high}, self.driver.source
-        if self.residue is not None:  # row by row: together they could be gigabytes
-            text = f"SELECT e.seq, e.raw FROM {source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted}"
-            found = db.execute(text, bindings)
-            return {seq for seq, raw in found if self.residue.matches(_decode_event(raw))}
-        text = f"SELECT e.seq FROM {source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted}"
-        return {seq for (seq,) in db.execute(text, bindings)}
+        return set[int]().union(*(self._seqs_of(db, part) for part in self._parts(low, high)))
 
     def count(self, db: apsw.Connection, low: int, high: int) -> int:
         """Return the number of matches in (low, high]."""
-        if self.residue is not None:
-            return len(self.seqs(db, low, high))
-        text = f"SELECT count(*) FROM {self.driver.source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted}"
-        number: int = db.execute(text, self.bindings | {"low": low, "high": high}).get
+        return sum([self._count_of(db, part) for part in self._parts(low, high)])
+
+    def _parts(self, low: int, high: int) -> list[Part]:
+        """Return the part of (low, high] that the driver has, and the part that is not in the index yet."""
+        driver, through = self.driver, self.indexed_through
+        if driver.unindexed is None or high <= through:
+            return [Part(low, high, driver.source, driver.order, self.residue)]
+        parts = [Part(low, through, driver.source, driver.order, self.residue)] if low < through else []
+        return [*parts, Part(max(low, through), high, driver.unindexed, "e.seq", self.unindexed_residue)]
+
+    def _residue_of(self, seq: int) -> Filter | None:
+        is_indexed = self.driver.unindexed is None or seq <= self.indexed_through
+        return self.residue if is_indexed else self.unindexed_residue
+
+    def _seqs_of(self, db: apsw.Connection, part: Part) -> set[int]:
+        bindings = self.bindings | {"low": part.low, "high": part.high}
+        if part.residue is not None:  # row by row: together they could be gigabytes
+            text = f"SELECT e.seq, e.raw FROM {part.source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted}"
+            return {seq for seq, raw in db.execute(text, bindings) if _matches(part.residue, raw)}
+        text = f"SELECT e.seq FROM {part.source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted}"
+        return {seq for (seq,) in db.execute(text, bindings)}
+
+    def _count_of(self, db: apsw.Connection, part: Part) -> int:
+        if part.residue is not None:
+            return len(self._seqs_of(db, part))
+        text = f"SELECT count(*) FROM {part.source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted}"
+        number: int = db.execute(text, self.bindings | {"low": part.low, "high": part.high}).get
         return number
 
 
@@ -102,14 +140,25 @@ def plan_filter(db: apsw.Connection, wanted: Filter, scope: Scope, now_ns: int, 
     driver, driving_tag = _choose(db, wanted, span)
     rest = {name: values for name, values in wanted.tags.items() if name != driving_tag}
     residue = replace(wanted, tags=rest) if rest else None
-    return Plan(driver, scope_bindings(scope, now_ns) | _filter_bindings(wanted) | driver.bindings, residue)
+    bindings = scope_bindings(scope, now_ns) | filter_bindings(wanted) | driver.bindings
+    return Plan(driver, bindings, residue, wanted if wanted.tags else None, _indexed_through(db))
 
 
-def plan_history(coordinate: Coordinate, scope: Scope, now_ns: int) -> Plan:
+def plan_history(db: apsw.Connection, coordinate: Coordinate, scope: Scope, now_ns: int) -> Plan:
     """Return the plan for all versions of a coordinate."""
-    driver = _terms_driver([address_term(coordinate)])
-    conditions = _filter_bindings(Filter(authors=frozenset({coordinate.pubkey}), kinds=frozenset({coordinate.kind})))
-    return Plan(driver, scope_bindings(scope, now_ns) | conditions | driver.bindings, None)
+    driver = replace(_terms_driver([address_term(coordinate)]), unindexed=EVENTS_SQL.unindexed_of_address)
+    conditions = filter_bindings(Filter(authors=frozenset({coordinate.pubkey}), kinds=frozenset({coordinate.kind})))
+    bindings = scope_bindings(scope, now_ns) | conditions | driver.bindings
+    return Plan(driver, bindings, None, None, _indexed_through(db))
+
+
+def _indexed_through(db: apsw.Connection) -> int:
+    through: int = db.execute(EVENTS_SQL.indexed_through).get
+    return through
+
+
+def _matches(residue: Filter | None, raw: bytes) -> bool:
+    return residue is None or residue.matches(_decode_event(raw))
 
 
 def scope_bindings(scope: Scope, now_ns: int) -> dict[str, Any]:
@@ -117,11 +166,13 @@ def scope_bindings(scope: Scope, now_ns: int) -> dict[str, Any]:
     return {
         "now_s": now_ns // SECOND_NS,
         "node": bytes.fromhex(scope.node[_KEY_AT:]),
+        "former": _encode([node[_KEY_AT:] for node in scope.former]).decode() if scope.former else None,
         "meshes": None if scope.meshes is None else _encode(sorted(scope.meshes)).decode(),
     }
 
 
-def _filter_bindings(wanted: Filter) -> dict[str, Any]:
+def filter_bindings(wanted: Filter) -> dict[str, Any]:
+    """Return the bindings of the conditions of a filter, except tags."""
     return {
         "ids": _json(wanted.ids),
         "authors": _json(None if wanted.authors is None else [author[_KEY_AT:] for author in wanted.authors]),
@@ -156,6 +207,23 @@ def _count_entries(db: apsw.Connection, terms: tuple[bytes, ...], span: Span, mo
 
 def _terms_driver(terms: list[bytes]) -> Driver:
     if len(terms) == 1:
-        return Driver(EVENTS_SQL.from_one_term, {"term": terms[0]})
+        return Driver(EVENTS_SQL.from_one_term, {"term": terms[0]}, unindexed=EVENTS_SQL.from_all)
     several = tuple(terms)
-    return Driver(EVENTS_SQL.from_terms, {"terms": apsw.carray(several)}, order="e.seq", collected=several)
+    bindings = {"terms": apsw.carray(several)}
+    return Driver(EVENTS_SQL.from_terms, bindings, "e.seq", collected=several, unindexed=EVENTS_SQL.from_all)
+
+
+def id_keys(ids: Sequence[str]) -> tuple[bytes, ...]:
+    """Return event ids as the store keeps them."""
+    return tuple([bytes.fromhex(id_) for id_ in ids])
+
+
+def contents_of_ids(db: apsw.Connection, ids: Sequence[str]) -> list[ContentRow]:
+    """Return the events with these ids, those without content included."""
+    return content_rows(db, _OF_IDS, apsw.carray(id_keys(ids))) if ids else []
+
+
+def content_rows(db: apsw.Connection, statement: str, *bindings: Any) -> list[ContentRow]:
+    """Return the rows of a statement that selects content_rows."""
+    rows: list[Any] = db.execute(statement, bindings).fetchall()
+    return [ContentRow(*row) for row in ((*values, bool(is_erased)) for *values, is_erased in rows)]

@@ -21,52 +21,61 @@ from posthouse.journal.read import read_extent
 from posthouse.journal.store import JOURNAL, Store, exit_process
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal
-from posthouse.model.event import decode_event, read_fence_tag
 from posthouse.model.node import NODE_SCHEME
-from posthouse.relay.store.event_rows import CurrentEvent, EventRow, event_address, event_terms
+from posthouse.relay.store.event_rows import CurrentEvent, EventRow
+from posthouse.relay.store.high_water import MovedTo
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.store.sqlite.deliveries import DELIVERIES, SqliteDeliveries
 from posthouse.relay.store.sqlite.delivery_reads import SqliteDeliveryReads
+from posthouse.relay.store.sqlite.event_index import INSERT_CURRENT, EventIndex
 from posthouse.relay.store.sqlite.event_reads import EventReads
 from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS, LockTables, MeshTables
 from posthouse.relay.store.sqlite.pinch import PINCH, SqlitePinch, SqlitePinchReads
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL
+from posthouse.relay.store.sqlite.recording import FOLLOW, MAX_BYTES, RECORDING_TABLES, SqliteChangeLog
 from posthouse.relay.store.sqlite.retention import RetentionTables
+from posthouse.relay.store.sqlite.webhooks import WEBHOOKS, SqliteWebhookReads, SqliteWebhooks
 from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close, translate
-from posthouse.sqlite.schema import Component, check_known_schema
-from posthouse.sqlite.statements import BulkInsert
-from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
+from posthouse.sqlite.schema import check_known_schema
+from posthouse.sqlite.transaction import BulkInsert
+from posthouse.storage.sql_files import Component
+from posthouse.storage.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 
 R = TypeVar("R")
 RELAY = Component("relay", "posthouse.relay.store.sqlite.schema.events")
-COMPONENTS = (RELAY, LOCKS, DELIVERIES, PINCH)
+COMPONENTS = (RELAY, LOCKS, DELIVERIES, PINCH, FOLLOW, WEBHOOKS)
 FILE_NAME = "relay.db"
-#: tables that `reindex` writes from the events
-DERIVED = ("event_terms", "current_events", "fenced_events")
+COPY_NAME = "follower.db"  # of a copy that follows another relay: it does not serve
+#: tables that `reindex` writes from the events, and those that a rewritten store begins without
+DERIVED = ("event_terms", "current_events", "fenced_events", *RECORDING_TABLES)
 INSERT_EVENTS = BulkInsert(EVENTS_SQL.insert_events, 10)
-INSERT_TERMS = BulkInsert(EVENTS_SQL.insert_terms, 2)
-INSERT_CURRENT = BulkInsert(EVENTS_SQL.insert_current, 4, EVENTS_SQL.keep_larger)
 _KEY_AT = len(NODE_SCHEME) + 1
 _WAL_PAGES = 8_000  # 32 MiB: pages of a randomly written index change again before they are copied
 _WARMED_EVENTS = 2_000_000  # their ids fit into the cache and are read in well under a second
 _CACHE_KIB = 131_072  # holds most of the id index of a million events: every insert reads a random leaf of it
-_ROWS_PER_READ = 1_000
 
 
 class SqliteUnit(MeshTables, LockTables, RetentionTables):
     """Implements posthouse.relay.store.protocol.Unit; one object serves all transactions of the writer, in turn."""
 
+    meshes_changed_at = 0  # no other relay writes to a file
+
     def __init__(self, tx: JournalTransaction, clock: Clock) -> None:
-        self._tx = tx
+        self._tx = self._journal = tx
         self._db = tx.db
         self._clock = clock
         #: set by `run`
         self.now_ns = 0
         self.deliveries = SqliteDeliveries(tx)
+        self._index = EventIndex(tx)
 
     @cached_property
     def pinch(self) -> SqlitePinch:
         return SqlitePinch(self._tx)
+
+    @cached_property
+    def webhooks(self) -> SqliteWebhooks:
+        return SqliteWebhooks(self._db)
 
     @property
     def boot_ns(self) -> int:
@@ -99,7 +108,7 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
             [(row.record_type, row.mesh, row.event.pubkey, row.event.id, row.record_body) for row in rows]
         )
         seqs = list(range(first, first + len(rows)))
-        events, terms, current, fenced = [], [], [], []
+        events, current, fenced = [], [], []
         for seq, row in zip(seqs, rows, strict=True):
             event = row.event
             key = bytes.fromhex(event.id)
@@ -109,17 +118,16 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
             events.append(
                 (seq, key, author, event.kind, created_at_ns, row.mesh, recipient, row.expiration_s, address, row.raw)
             )
-            terms += [(term, seq) for term in row.index_terms]
             if address is not None:
                 current.append((address, created_at_ns, key, seq))
             if row.fence is not None:
                 fenced.append((seq, row.mesh, row.fence.resource, row.fence.token))
         INSERT_EVENTS.run(self._db, events)
-        INSERT_TERMS.run(self._db, sorted(terms))  # in the order of the index: neighbours share their pages
         if current:
             INSERT_CURRENT.run(self._db, current)
         if fenced:
             self._db.executemany(EVENTS_SQL.insert_fenced, fenced)
+        self._index.add(seqs, rows)
         return seqs
 
     def find_current(self, addresses: Collection[bytes]) -> dict[bytes, CurrentEvent]:
@@ -127,7 +135,7 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
         return {address: CurrentEvent(seq, at_ns, key.hex()) for address, seq, at_ns, key in rows}
 
     def reindex(self) -> None:
-        reindex(self._db)
+        self._index.rebuild()
 
 
 def known_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, int]:
@@ -137,36 +145,6 @@ def known_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, int]:
         return {} if seq is None else {ids[0]: seq}
     keys = tuple([bytes.fromhex(id_) for id_ in ids])
     return {key.hex(): seq for key, seq in db.execute(EVENTS_SQL.known_ids, (apsw.carray(keys),))} if keys else {}
-
-
-def reindex(db: apsw.Connection) -> None:
-    """Rebuild the indexes of terms, of current events and of fenced events."""
-    db.execute(EVENTS_SQL.clear_fenced)
-    db.execute(EVENTS_SQL.clear_terms)
-    db.execute(EVENTS_SQL.clear_current)
-    seq = 0
-    while rows := _rows_after(db, seq):
-        _index(db, rows)
-        seq = rows[-1][0]
-
-
-def _rows_after(db: apsw.Connection, seq: int) -> list[Any]:
-    return db.execute(EVENTS_SQL.events_after, (seq, _ROWS_PER_READ)).fetchall()
-
-
-def _index(db: apsw.Connection, rows: list[tuple[int, bytes, str]]) -> None:
-    terms, current, fenced = [], [], []
-    for seq, raw, mesh in rows:
-        event = decode_event(raw)
-        address = event_address(event)
-        terms += [(term, seq) for term in event_terms(event, mesh, address)]
-        if address is not None:
-            current.append((address, event.created_at_ns, bytes.fromhex(event.id), seq))
-            if (fence := read_fence_tag(event)) is not None:
-                fenced.append((seq, mesh, fence.resource, fence.token))
-    INSERT_TERMS.run(db, sorted(terms))
-    INSERT_CURRENT.run(db, current)
-    db.executemany(EVENTS_SQL.insert_fenced, fenced)
 
 
 class SqliteStore(EventReads):
@@ -182,6 +160,7 @@ class SqliteStore(EventReads):
         readers: int = 4,
         writer_max_items: int = MAX_WAITING_ITEMS,
         writer_max_bytes: int = MAX_WAITING_BYTES,
+        follow_max_bytes: int = MAX_BYTES,
     ) -> None:
         super().__init__()
         self._clock = clock
@@ -195,12 +174,16 @@ class SqliteStore(EventReads):
             restart_at_pages=_WAL_PAGES,
             max_items=writer_max_items,
             max_bytes=writer_max_bytes,
+            may_shrink=True,
         )
         self._unit = self._store.writer.run_blocking(lambda tx: _warm_unit(tx, clock))
+        self.changes = SqliteChangeLog(self._store, follow_max_bytes)
         self.path = path
         self._pool = self._store.pool
         self.deliveries = SqliteDeliveryReads(self._pool)
         self.pinch = SqlitePinchReads(self._pool)
+        self.shared = None
+        self.webhooks = SqliteWebhookReads(self._pool)
 
     @property
     def epoch(self) -> str:
@@ -223,6 +206,9 @@ class SqliteStore(EventReads):
     ) -> None:
         self._store.writer.submit_with_callback(lambda _tx: self._unit.run(work), on_done, size=size, is_short=is_short)
 
+    def committed_ns(self) -> int:
+        return self._store.writer.committed_ns()
+
     async def known(self, ids: Sequence[str]) -> dict[str, int]:
         return await self._pool.run(lambda db: known_ids(db, ids))
 
@@ -241,12 +227,38 @@ def stored_extent(path: Path) -> Extent | None:
     db = open_reader(path)
     skip_checkpoint_on_close(db)
     try:
-        has_journal = db.execute(EVENTS_SQL.has_journal).get  # not if the start that created the file has died
-        return read_extent(db) if has_journal else None
+        return read_extent(db) if has_store(db) else None
     except apsw.Error as exc:
         raise translate(exc, str(path)) from exc
     finally:
         db.close()
+
+
+def has_store(db: apsw.Connection) -> bool:
+    """Return False for a file without tables: the start that created it has died."""
+    return db.execute(EVENTS_SQL.has_table, ("epochs",)).get is not None
+
+
+def find_moved(path: Path) -> MovedTo | None:
+    """Return the place that a store, which is not open, was moved to; None if it was not."""
+    if not path.exists() or not path.stat().st_size:
+        return None
+    db = open_reader(path)
+    skip_checkpoint_on_close(db)
+    try:
+        return read_moved(db)
+    except apsw.Error as exc:
+        raise translate(exc, str(path)) from exc
+    finally:
+        db.close()
+
+
+def read_moved(db: apsw.Connection) -> MovedTo | None:
+    """Return the place that a store was moved to; None if it was not, or has a schema that is older than moving."""
+    if db.execute(EVENTS_SQL.has_table, ("moved_to",)).get is None:
+        return None
+    found: Any = db.execute(EVENTS_SQL.moved_to).fetchone()
+    return None if found is None else MovedTo(*found)
 
 
 def _warm_unit(tx: JournalTransaction, clock: Clock) -> SqliteUnit:

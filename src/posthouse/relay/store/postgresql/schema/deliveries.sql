@@ -71,6 +71,11 @@ WITH dropped AS (DELETE FROM waiting_confirmations WHERE mailbox = $1 AND seq <=
 UPDATE mailboxes SET confirmation_ids = confirmation_ids - (SELECT coalesce(sum(ids), 0) FROM dropped)::bigint
 WHERE mailbox = $1
 
+-- :name drop_waiting
+WITH dropped AS (DELETE FROM waiting_confirmations WHERE seq = ANY($1::bigint[]) RETURNING mailbox, ids)
+UPDATE mailboxes AS m SET confirmation_ids = m.confirmation_ids - d.ids
+FROM (SELECT mailbox, sum(ids)::bigint AS ids FROM dropped GROUP BY mailbox) AS d WHERE d.mailbox = m.mailbox
+
 -- :name queue_id_of
 SELECT mailbox FROM mailboxes WHERE mesh = $1 AND node = $2
 
@@ -126,9 +131,9 @@ ORDER BY position LIMIT $3
 -- :name rows_of_sender
 SELECT seq, id FROM deliveries WHERE mailbox = $1 AND closed_at_ns IS NULL AND sender = $2 ORDER BY position
 
--- :name open_rows_of_events
-SELECT d.mailbox, m.mesh, m.node, d.seq, d.id FROM deliveries AS d JOIN mailboxes AS m ON m.mailbox = d.mailbox
-WHERE d.seq = ANY($1::bigint[]) AND d.closed_at_ns IS NULL ORDER BY d.mailbox, d.position
+-- :name unfinished_of_events
+SELECT d.mailbox, m.mesh, m.node, d.seq, d.id, d.state FROM deliveries AS d JOIN mailboxes AS m ON m.mailbox = d.mailbox
+WHERE d.seq = ANY($1::bigint[]) AND d.state IN ('queued', 'sent', 'rejected', 'dead') ORDER BY d.mailbox, d.position
 
 -- :name prune_records
 UPDATE message_records SET history_available = false WHERE seq = ANY($1::bigint[])
@@ -200,12 +205,11 @@ LIMIT $2
 
 -- :name totals
 SELECT
-    coalesce(sum(open_rows), 0)::bigint, coalesce(sum(parked_rows), 0)::bigint,
-    coalesce(sum(confirmation_ids), 0)::bigint,
+    m.mesh, sum(m.open_rows)::bigint, sum(m.parked_rows)::bigint, sum(m.confirmation_ids)::bigint,
     min(CASE WHEN m.open_rows > 0 THEN (
         SELECT d.opened_at_ns FROM deliveries AS d
         WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL ORDER BY d.position LIMIT 1) END)
-FROM mailboxes AS m
+FROM mailboxes AS m GROUP BY m.mesh
 
 -- :name record_of_message
 SELECT r.seq, s.mesh, s.node, r.from_agent, r.client_message_id,
@@ -226,11 +230,15 @@ WHERE d.seq = $1 AND ($2::text IS NULL OR m.node = $2) ORDER BY m.node
 SELECT node FROM mentions WHERE seq = $1 ORDER BY node
 
 -- :name queues
+-- what is in flight comes before the first row that was never sent, as in the SQLite store
 SELECT m.node, m.open_rows, m.parked_rows, m.confirmation_ids,
     (SELECT d.opened_at_ns FROM deliveries AS d
      WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL ORDER BY d.position LIMIT 1),
     (SELECT count(*) FROM deliveries AS d
-     WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL AND d.state = 'sent')
+     WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL AND d.position < coalesce((
+        SELECT q.position FROM deliveries AS q
+        WHERE q.mailbox = m.mailbox AND q.closed_at_ns IS NULL AND q.state = 'queued'
+        ORDER BY q.position LIMIT 1), 9223372036854775807))
 FROM mailboxes AS m
 WHERE m.mesh = $1 AND m.node > $2 AND (m.open_rows > 0 OR m.parked_rows > 0 OR m.confirmation_ids > 0)
 ORDER BY m.node LIMIT $3

@@ -53,13 +53,23 @@ SELECT json_group_array(node) FROM blocks WHERE mesh = ? AND blocked = ?
 INSERT INTO waiting_confirmations (seq, mailbox, ids, items) VALUES (?, ?, ?, ?)
 
 -- :name add_confirmation_ids
-UPDATE mailboxes SET confirmation_ids = confirmation_ids + ? WHERE mailbox = ? RETURNING confirmation_ids
+-- without RETURNING, which would make the statement eight times as slow
+UPDATE mailboxes SET confirmation_ids = confirmation_ids + ? WHERE mailbox = ?
+
+-- :name confirmation_ids
+SELECT confirmation_ids FROM mailboxes WHERE mailbox = ?
 
 -- :name oldest_confirmations
 SELECT seq, ids FROM waiting_confirmations WHERE mailbox = ? ORDER BY seq LIMIT 64
 
 -- :name drop_confirmations
-DELETE FROM waiting_confirmations WHERE mailbox = ? AND seq <= ? RETURNING ids
+DELETE FROM waiting_confirmations WHERE mailbox = ? AND seq <= ?
 
 -- :name drop_confirmations_total
 SELECT coalesce(sum(ids), 0) FROM waiting_confirmations WHERE mailbox = ? AND seq <= ?
+
+-- :name waiting_among
+SELECT mailbox, sum(ids) FROM waiting_confirmations WHERE seq IN (SELECT value FROM carray(?)) GROUP BY mailbox
+
+-- :name drop_waiting
+DELETE FROM waiting_confirmations WHERE seq IN (SELECT value FROM carray(?))

@@ -1,13 +1,14 @@
 -- :name records_without_event
 SELECT r.seq FROM message_records AS r LEFT JOIN events AS e ON e.seq = r.seq
 LEFT JOIN mailboxes AS s ON s.mailbox = r.sender
-WHERE e.seq IS NULL OR s.mailbox IS NULL OR e.mesh != s.mesh OR 'ed25519:' || lower(hex(e.pubkey)) != s.node
+WHERE e.seq IS NULL OR s.mailbox IS NULL OR e.mesh != s.mesh
+OR 'ed25519:' || lower(hex(e.pubkey)) NOT IN (SELECT s.node UNION ALL SELECT node FROM retired_keys)
 OR e.kind != 1000 OR r.history_available != (e.raw IS NOT NULL)
 
 -- :name events_without_record
 SELECT e.seq FROM events AS e LEFT JOIN message_records AS r ON r.seq = e.seq
 JOIN journal AS j ON j.seq = e.seq
-WHERE e.kind = 1000 AND r.seq IS NULL
+WHERE e.kind = 1000 AND r.seq IS NULL AND j.type = 'message.accepted'
 AND j.at_ns > (SELECT coalesce(max(at_ns), 0) FROM journal) - :least_ns
 
 -- :name deliveries_without_record
@@ -31,7 +32,8 @@ LEFT JOIN events AS e ON e.seq = w.seq
 LEFT JOIN mailboxes AS m ON m.mailbox = w.mailbox
 WHERE w.ids != json_array_length(w.items) OR m.mailbox IS NULL
 OR (m.node NOT GLOB 'pinch:*' AND (e.seq IS NULL OR e.kind NOT IN (1001, 1002) OR e.raw IS NULL
-    OR 'ed25519:' || lower(hex(e.recipient)) != m.node OR e.mesh != m.mesh))
+    OR e.mesh != m.mesh OR 'ed25519:' || lower(hex(e.recipient)) NOT IN (
+        SELECT m.node UNION ALL SELECT node FROM retired_keys)))
 
 -- :name wrong_gaps
 SELECT g.topic FROM gaps AS g LEFT JOIN mailboxes AS m ON m.mailbox = g.mailbox

@@ -66,10 +66,11 @@ SELECT json_group_array(json_array(seq, lower(hex(id)))) FROM (
 SELECT json_group_array(json_array(seq, lower(hex(id)))) FROM (
     SELECT seq, id FROM deliveries WHERE mailbox = ? AND closed_at_ns IS NULL AND sender = ? ORDER BY position)
 
--- :name open_rows_of_events
-SELECT d.mailbox, m.mesh, m.node, d.seq, lower(hex(d.id)) FROM deliveries AS d
+-- :name unfinished_of_events
+SELECT d.mailbox, m.mesh, m.node, d.seq, lower(hex(d.id)), d.state FROM deliveries AS d
 JOIN mailboxes AS m ON m.mailbox = d.mailbox
-WHERE d.seq IN (SELECT value FROM carray(?)) AND d.closed_at_ns IS NULL ORDER BY d.mailbox, d.position
+WHERE d.seq IN (SELECT value FROM carray(?)) AND d.state IN ('queued', 'sent', 'rejected', 'dead')
+ORDER BY d.mailbox, d.position
 
 -- :name prune_records
 UPDATE message_records SET history_available = 0 WHERE seq IN (SELECT value FROM carray(?))

@@ -47,11 +47,11 @@ LIMIT ?
 
 -- :name totals
 SELECT
-    coalesce(sum(open_rows), 0), coalesce(sum(parked_rows), 0), coalesce(sum(confirmation_ids), 0),
+    m.mesh, sum(m.open_rows), sum(m.parked_rows), sum(m.confirmation_ids),
     min(iif(m.open_rows > 0, (
         SELECT d.opened_at_ns FROM deliveries AS d
         WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL ORDER BY d.position LIMIT 1), NULL))
-FROM mailboxes AS m
+FROM mailboxes AS m GROUP BY m.mesh
 
 -- :name record_of_message
 SELECT r.seq, s.mesh, s.node, r.from_agent, r.client_message_id, iif(r.topic IS NULL, 'dm', 'topic'),
@@ -71,16 +71,22 @@ WHERE d.seq = ?1 AND (?2 IS NULL OR m.node = ?2) ORDER BY m.node
 SELECT node FROM mentions WHERE seq = ? ORDER BY node
 
 -- :name queues
+-- a session sends in the order of the queue, so what is in flight comes before the first row that was never sent: the
+-- count reads at most a window of rows, however long the queue is
 SELECT m.node, m.open_rows, m.parked_rows, m.confirmation_ids,
     (SELECT d.opened_at_ns FROM deliveries AS d
      WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL ORDER BY d.position LIMIT 1),
     (SELECT count(*) FROM deliveries AS d
-     WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL AND d.state = 'sent')
+     WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL AND d.position < coalesce((
+        SELECT q.position FROM deliveries AS q
+        WHERE q.mailbox = m.mailbox AND q.closed_at_ns IS NULL AND q.state = 'queued'
+        ORDER BY q.position LIMIT 1), 9223372036854775807))
 FROM mailboxes AS m
 WHERE m.mesh = ? AND m.node > ? AND (m.open_rows > 0 OR m.parked_rows > 0 OR m.confirmation_ids > 0)
 ORDER BY m.node LIMIT ?
 
 -- :name open_queue_rows
+-- no queue has more than one page of the rows that are merged, whatever waits behind them
 SELECT r.node, s.node, lower(hex(d.id)), d.seq, d.position, d.state, d.was_stored, d.sends, d.timeouts, d.flaps,
     d.opened_at_ns, d.sent_at_ns, d.closed_at_ns, d.reason
 FROM mailboxes AS r CROSS JOIN deliveries AS d ON d.mailbox = r.mailbox
@@ -88,6 +94,12 @@ JOIN mailboxes AS s ON s.mailbox = d.sender
 WHERE r.mesh = ?1 AND r.node BETWEEN coalesce(?2, '') AND coalesce(?2, '~')
 AND d.closed_at_ns IS NULL AND d.state IN (SELECT value FROM json_each(?3))
 AND d.position >= ?4 AND (d.position, r.node) > (?4, ?5)
+AND d.position <= (
+    SELECT max(position) FROM (
+        SELECT x.position FROM deliveries AS x
+        WHERE x.mailbox = r.mailbox AND x.closed_at_ns IS NULL AND x.position >= ?4
+        AND x.state IN (SELECT value FROM json_each(?3))
+        ORDER BY x.position LIMIT ?6 + 1))
 ORDER BY d.position, r.node LIMIT ?6
 
 -- :name parked_queue_rows

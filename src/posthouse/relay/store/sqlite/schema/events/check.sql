@@ -26,7 +26,7 @@ SELECT term, seq FROM event_terms
 
 -- :name current_without_event
 SELECT c.event_seq FROM current_events AS c LEFT JOIN events AS e ON e.seq = c.event_seq
-WHERE e.seq IS NULL OR e.raw IS NULL OR e.address IS NOT c.address OR e.id IS NOT c.id
+WHERE e.seq IS NULL OR (e.raw IS NULL AND NOT e.is_erased) OR e.address IS NOT c.address OR e.id IS NOT c.id
     OR e.created_at_ns IS NOT c.created_at_ns
 LIMIT 20
 
@@ -49,6 +49,28 @@ SELECT event_seq FROM (
 
 -- :name events_above_current
 SELECT e.seq FROM events AS e LEFT JOIN current_events AS c ON c.address = e.address
-WHERE e.address IS NOT NULL AND e.raw IS NOT NULL
+WHERE e.address IS NOT NULL AND (e.raw IS NOT NULL OR e.is_erased)
 AND (c.address IS NULL OR (e.created_at_ns, e.id) > (c.created_at_ns, c.id))
+LIMIT 20
+
+-- :name deleted_with_content
+SELECT e.seq FROM events AS e WHERE e.raw IS NOT NULL AND (
+    e.is_erased
+    OR EXISTS (SELECT 1 FROM blocked_ids AS b WHERE b.id = e.id AND b.pubkey = e.pubkey)
+    OR EXISTS (
+        SELECT 1 FROM deleted_addresses AS d
+        WHERE d.address = e.address AND d.through_ns >= e.created_at_ns AND NOT d.is_pending))
+LIMIT 20
+
+-- :name erased_without_mark
+SELECT e.seq FROM journal AS j JOIN json_each(j.body, '$.seqs') AS s JOIN events AS e ON e.seq = s.value
+WHERE j.type = 'content.erased' AND NOT e.is_erased
+LIMIT 20
+
+-- :name wrong_usage
+SELECT mesh FROM (
+    SELECT mesh, count(*) AS events, sum(octet_length(raw)) AS bytes FROM events
+    WHERE raw IS NOT NULL AND seq <= (SELECT indexed_through FROM index_state) GROUP BY mesh
+) AS f FULL JOIN mesh_usage AS u USING (mesh)
+WHERE coalesce(f.events, 0) != coalesce(u.events, 0) OR coalesce(f.bytes, 0) != coalesce(u.bytes, 0)
 LIMIT 20

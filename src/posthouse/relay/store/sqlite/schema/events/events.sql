@@ -25,7 +25,8 @@ SELECT seq FROM events WHERE substr(id, 1, 8) = substr(?1, 1, 8) AND id = ?1
     e.raw IS NOT NULL
     AND (e.expiration_s IS NULL OR e.expiration_s > :now_s)
     AND (:meshes IS NULL OR e.mesh IN (SELECT value FROM json_each(:meshes)))
-    AND (e.recipient IS NULL OR e.recipient = :node OR e.pubkey = :node)
+    AND (e.recipient IS NULL OR e.recipient = :node OR e.pubkey = :node OR (:former IS NOT NULL AND EXISTS (
+        SELECT 1 FROM json_each(:former) WHERE unhex(value) IN (e.recipient, e.pubkey))))
 
 -- :name wanted
     AND (:ids IS NULL OR e.id IN (SELECT unhex(value) FROM json_each(:ids)))
@@ -54,6 +55,13 @@ WHERE e.seq IN (
 events AS e
 WHERE e.seq > :low AND e.seq <= :high AND
 
+-- :name unindexed_of_address
+events AS e
+WHERE e.seq > :low AND e.seq <= :high AND e.address = :term AND
+
+-- :name event_keys
+SELECT e.created_at_ns, e.id FROM events AS e WHERE e.seq > :low AND e.seq <= :high
+
 -- :name count_entries
 SELECT count(*) FROM (
     SELECT 1 FROM event_terms WHERE term IN (SELECT value FROM carray(?)) AND seq > ? AND seq <= ? LIMIT ?)
@@ -76,16 +84,33 @@ FROM fenced_events AS f CROSS JOIN events AS e ON e.seq = f.event_seq
 WHERE f.mesh = :mesh AND f.resource = :resource AND
 
 -- :name largest_of_address
-FROM event_terms AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE t.term = :term AND
+-- An erased version hides the older ones.
+FROM events AS e WHERE e.address = :term AND (e.is_erased OR
 
 -- :name expired
-SELECT seq, address FROM events WHERE expiration_s <= ? AND raw IS NOT NULL LIMIT ?
+SELECT seq FROM events WHERE expiration_s <= ? AND raw IS NOT NULL LIMIT ?
+
+-- :name content_rows
+SELECT e.seq, lower(hex(e.id)), 'ed25519:' || lower(hex(e.pubkey)), e.kind, e.created_at_ns, e.mesh,
+    iif(e.recipient IS NULL, NULL, 'ed25519:' || lower(hex(e.recipient))), e.address, e.raw, e.content_digest, e.is_erased
+FROM
+
+-- :name of_seqs
+carray(?) AS c CROSS JOIN events AS e ON e.seq = c.value
+
+-- :name of_ids
+carray(?) AS c CROSS JOIN events AS e INDEXED BY events_by_id
+ON substr(e.id, 1, 8) = substr(c.value, 1, 8) AND e.id = c.value
+
+-- :name of_range
+events AS e WHERE e.seq > ? AND e.seq <= ? ORDER BY e.seq
+
+-- :name of_address
+events AS e WHERE e.address = ? AND e.created_at_ns <= ? AND NOT e.is_erased
+ORDER BY e.created_at_ns DESC, e.id DESC LIMIT ?
 
 -- :name empty_event
-UPDATE events SET raw = NULL WHERE seq = ?
-
--- :name raw_of
-SELECT raw, mesh FROM events WHERE seq = ?
+UPDATE events SET raw = NULL, content_digest = ?2, is_erased = ?3 WHERE seq = ?1
 
 -- :name remove_term
 DELETE FROM event_terms WHERE term = ? AND seq = ?
@@ -95,19 +120,44 @@ DELETE FROM current_events WHERE address = ? AND event_seq = ?
 
 -- :name next_current
 INSERT INTO current_events (address, created_at_ns, id, event_seq)
-SELECT e.address, e.created_at_ns, e.id, e.seq FROM event_terms AS t CROSS JOIN events AS e ON e.seq = t.seq
-WHERE t.term = ?1 AND NOT EXISTS (SELECT 1 FROM current_events WHERE address = ?1)
+SELECT e.address, e.created_at_ns, e.id, e.seq FROM events AS e
+WHERE e.address = ?1 AND (e.raw IS NOT NULL OR e.is_erased)
+AND NOT EXISTS (SELECT 1 FROM current_events WHERE address = ?1)
 ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1
 
+-- :name erased_versions
+SELECT address, created_at_ns, id, seq FROM events WHERE address IS NOT NULL AND is_erased
+
+-- :name blocked_ids
+SELECT lower(hex(b.id)), 'ed25519:' || lower(hex(b.pubkey)) FROM carray(?) AS c CROSS JOIN blocked_ids AS b ON b.id = c.value
+
+-- :name block_id
+INSERT INTO blocked_ids (id, pubkey, created_at_ns) VALUES (?, ?, ?)
+ON CONFLICT (id, pubkey) DO UPDATE SET created_at_ns = max(created_at_ns, excluded.created_at_ns)
+
+-- :name deleted_addresses
+SELECT d.address, d.through_ns FROM carray(?) AS c CROSS JOIN deleted_addresses AS d ON d.address = c.value
+
+-- :name delete_address
+INSERT INTO deleted_addresses (address, through_ns, is_pending) VALUES (?, ?, ?)
+ON CONFLICT (address) DO UPDATE SET through_ns = max(through_ns, excluded.through_ns),
+is_pending = is_pending OR excluded.is_pending
+
+-- :name finish_address
+UPDATE deleted_addresses SET is_pending = 0 WHERE address = ?
+
+-- :name pending_address
+SELECT address, through_ns FROM deleted_addresses WHERE is_pending LIMIT 1
+
 -- :name prunable
-SELECT e.seq, e.address FROM events AS e WHERE e.seq > :low AND e.seq <= :high AND
+SELECT e.seq FROM events AS e WHERE e.seq > :low AND e.seq <= :high AND e.expiration_s IS NULL AND
 
 -- :name releasable
-SELECT e.seq, e.address FROM kept_events AS k CROSS JOIN events AS e ON e.seq = k.seq
-WHERE k.seq > :low AND k.seq <= :high AND
+SELECT e.seq FROM kept_events AS k CROSS JOIN events AS e ON e.seq = k.seq
+WHERE k.seq > :low AND k.seq <= :high AND e.expiration_s IS NULL AND
 
 -- :name not_needed
-    e.raw IS NOT NULL AND e.expiration_s IS NULL
+    e.raw IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM current_events AS c WHERE c.address = e.address AND c.event_seq = e.seq)
     AND NOT EXISTS (
         SELECT 1 FROM fenced_events AS f WHERE f.event_seq = e.seq AND NOT EXISTS (
@@ -117,6 +167,83 @@ WHERE k.seq > :low AND k.seq <= :high AND
         SELECT 1 FROM deliveries AS d WHERE d.seq = e.seq
         AND (d.state IN ('queued', 'sent', 'rejected', 'dead') OR d.closed_at_ns >= :horizon_ns))
     AND NOT EXISTS (SELECT 1 FROM waiting_confirmations AS w WHERE w.seq = e.seq)
+
+-- :name among
+SELECT e.seq FROM carray(:seqs) AS c CROSS JOIN events AS e ON e.seq = c.value WHERE
+
+-- :name oldest_of_mesh
+SELECT e.seq, octet_length(e.raw)
+FROM (SELECT seq FROM event_terms WHERE term = :term ORDER BY seq LIMIT :limit) AS t
+CROSS JOIN events AS e ON e.seq = t.seq WHERE
+
+-- :name events_of_mesh
+SELECT e.seq, e.kind, e.created_at_ns, iif(e.address IS NULL, 0, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM events AS newer WHERE newer.address = e.address AND newer.raw IS NOT NULL
+        AND (newer.created_at_ns, newer.id) > (e.created_at_ns, e.id) LIMIT ?4)))
+FROM event_terms AS t CROSS JOIN events AS e ON e.seq = t.seq
+WHERE t.term = ?1 AND t.seq > ?2 ORDER BY t.seq LIMIT ?3
+
+-- :name count_usage
+INSERT INTO mesh_usage (mesh, events, bytes) VALUES (?, ?, ?)
+ON CONFLICT (mesh) DO UPDATE SET events = events + excluded.events, bytes = bytes + excluded.bytes
+
+-- :name usage_of
+SELECT events, bytes FROM mesh_usage WHERE mesh = ?
+
+-- :name all_usage
+SELECT mesh, sum(events), sum(bytes) FROM (
+    SELECT mesh, events, bytes FROM mesh_usage
+    UNION ALL
+    SELECT mesh, 1, octet_length(raw) FROM events
+    WHERE seq > (SELECT indexed_through FROM index_state) AND raw IS NOT NULL) GROUP BY mesh
+
+-- :name count_unindexed
+INSERT INTO mesh_usage (mesh, events, bytes)
+SELECT mesh, count(*), sum(octet_length(raw)) FROM events
+WHERE seq > (SELECT indexed_through FROM index_state) AND raw IS NOT NULL GROUP BY mesh
+ON CONFLICT (mesh) DO UPDATE SET events = events + excluded.events, bytes = bytes + excluded.bytes
+
+-- :name indexed_through
+SELECT indexed_through FROM index_state
+
+-- :name mark_indexed
+UPDATE index_state SET indexed_through = (SELECT coalesce(max(seq), 0) FROM events)
+
+-- :name table_sizes
+SELECT coalesce(s.tbl_name, d.name), sum(d.pgsize) FROM dbstat AS d LEFT JOIN sqlite_schema AS s ON s.name = d.name
+WHERE d.aggregate = 1 GROUP BY 1
+
+-- :name begin_mesh_erasure
+INSERT INTO mesh_erasures (mesh, actor, through_seq) VALUES (?, ?, 0)
+
+-- :name pending_mesh
+SELECT mesh, actor, through_seq FROM mesh_erasures LIMIT 1
+
+-- :name seqs_of_mesh
+SELECT seq FROM events WHERE mesh = ? AND seq > ? AND seq <= ? AND NOT is_erased
+
+-- :name note_mesh_erased
+UPDATE mesh_erasures SET through_seq = ?2 WHERE mesh = ?1
+
+-- :name end_mesh_erasure
+DELETE FROM mesh_erasures WHERE mesh = ?
+
+-- :name known_events
+SELECT e.seq, e.created_at_ns, e.raw IS NULL AND e.seq <= (SELECT pruned_through FROM journal_state)
+    AND NOT (e.is_erased AND e.address IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM message_records AS r WHERE r.seq = e.seq)
+    AND NOT EXISTS (SELECT 1 FROM deliveries AS d WHERE d.seq = e.seq)
+FROM events AS e WHERE e.seq > ? ORDER BY e.seq LIMIT ?
+
+-- :name forget_event
+DELETE FROM events WHERE seq = ?
+
+-- :name forget_blocked
+DELETE FROM blocked_ids WHERE created_at_ns < ?
+
+-- :name forget_deleted
+DELETE FROM deleted_addresses WHERE through_ns < ? AND NOT is_pending
 
 -- :name keep_events
 INSERT INTO kept_events (seq)
@@ -129,7 +256,8 @@ SELECT count(*), max(seq) FROM (SELECT seq FROM kept_events WHERE seq > ? ORDER 
 DELETE FROM kept_events WHERE seq = ?
 
 -- :name contents
-SELECT raw FROM events WHERE seq > ? AND seq <= ? AND raw IS NOT NULL AND expiration_s IS NULL ORDER BY seq
+SELECT raw, content_digest FROM events
+WHERE seq > ? AND seq <= ? AND expiration_s IS NULL AND (raw IS NOT NULL OR content_digest IS NOT NULL) ORDER BY seq
 
 -- :name events_after
 SELECT seq, raw, mesh FROM events WHERE seq > ? AND raw IS NOT NULL ORDER BY seq LIMIT ?
@@ -143,8 +271,20 @@ DELETE FROM current_events
 -- :name clear_fenced
 DELETE FROM fenced_events
 
--- :name has_journal
-SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'epochs'
+-- :name has_table
+SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?
 
 -- :name salvage
 SELECT seq, raw FROM events NOT INDEXED WHERE seq > ? ORDER BY seq
+
+-- :name moved_to
+SELECT target, place FROM moved_to
+
+-- :name set_moved
+INSERT INTO moved_to (one, target, place) VALUES (1, ?, ?) ON CONFLICT (one) DO NOTHING
+
+-- :name clear_moved
+DELETE FROM moved_to
+
+-- :name columns_of
+SELECT name, type FROM pragma_table_info(?)

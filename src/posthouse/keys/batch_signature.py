@@ -1,0 +1,91 @@
+"""Batch signatures: one Ed25519 signature for up to 64 events of one author, of which each still proves itself alone.
+
+The author signs the root of a tree over the ids of the events. The signature of an event has its place in the tree and
+the path to the root, so that a verifier needs no other event of the batch:
+
+    "b1." base64url(index, 1 byte | size, 1 byte | Ed25519 signature, 64 bytes | path, 32 bytes for each hash)
+    signed: "posthouse-batch-1\\n" size, 1 byte | root
+
+Parsing is exact: one base64 spelling, an index below the size, the length of path that both imply, no byte more. If you
+change the form: docs/protocol.md, its vectors, and the TypeScript client.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from posthouse.keys.identity import NodeKey
+from posthouse.model.errors import error
+from posthouse.model.event import BATCH_PREFIX
+from posthouse.model.limits import BATCH_MAX_EVENTS
+from posthouse.model.merkle_tree import HASH_BYTES, path_length, paths, root, root_of_path
+
+_LABEL = b"posthouse-batch-1\n"
+_LEAF = b"\x00"
+_SIGNATURE_BYTES = 64
+_HEAD_BYTES = 2 + _SIGNATURE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSignature:
+    """The parts of a batch signature."""
+
+    index: int
+    size: int
+    signature: bytes
+    path: bytes
+
+    def signed_bytes(self, event_id: bytes) -> bytes:
+        """Return what the Ed25519 signature covers if this event is where the path says."""
+        return signed_bytes(self.size, root_of_path(_leaf(event_id), self.index, self.size, self.path))
+
+
+def signed_bytes(size: int, tree_root: bytes) -> bytes:
+    """Return the bytes that the Ed25519 signature of a batch covers."""
+    return _LABEL + bytes((size,)) + tree_root
+
+
+def sign_batch(key: NodeKey, event_ids: Sequence[str]) -> list[str]:
+    """Return the signatures of 2 to 64 events of this key, in order."""
+    size = len(event_ids)
+    if not 2 <= size <= BATCH_MAX_EVENTS:
+        raise ValueError(f"a batch has 2 to {BATCH_MAX_EVENTS} events")
+    leaves = [_leaf(bytes.fromhex(event_id)) for event_id in event_ids]
+    signature = key.sign(signed_bytes(size, root(leaves)))
+    return [_write(bytes((index, size)) + signature + path) for index, path in enumerate(paths(leaves))]
+
+
+def read_batch_signature(text: str) -> BatchSignature:
+    """Return the parts of a batch signature, or raise signature_malformed; the signature is not verified."""
+    encoded = text.removeprefix(BATCH_PREFIX)
+    try:
+        raw = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+    except ValueError as failure:
+        raise _malformed("it is not base64url") from failure
+    if _write(raw) != text:
+        raise _malformed("its base64url is not the canonical spelling")
+    if len(raw) < _HEAD_BYTES:
+        raise _malformed("it is too short")
+    index, size = raw[0], raw[1]
+    if not 2 <= size <= BATCH_MAX_EVENTS or index >= size:
+        raise _malformed(f"index {index} of {size} events")
+    path = raw[_HEAD_BYTES:]
+    if len(path) != HASH_BYTES * path_length(index, size):
+        raise _malformed("its path has not the length that index and size imply")
+    return BatchSignature(index, size, raw[2:_HEAD_BYTES], path)
+
+
+def _leaf(event_id: bytes) -> bytes:
+    return blake3(_LEAF + event_id).digest()
+
+
+def _write(raw: bytes) -> str:
+    return BATCH_PREFIX + urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _malformed(reason: str) -> Exception:
+    return error("signature_malformed", reason=f"as a batch signature, {reason}")

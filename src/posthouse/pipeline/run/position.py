@@ -1,0 +1,65 @@
+"""What a table is derived from, before a run and after it, and what the run changed in it.
+
+Delta stores each position as application versions of the table's own commits, so rows and position change together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Application id for the number of restores: a restore changes which rows are lost.
+RESTORES = "posthouse:restores"
+#: Application id for the number of the newest erasure: an erasure empties rows that a table was derived from.
+ERASURES = "posthouse:erasures"
+#: Application id -> version.
+Versions = dict[str, int]
+#: Application id -> version; None: not committed yet.
+CommittedVersions = Mapping[str, int | None]
+
+
+@dataclass(frozen=True)
+class Position:
+    """What a table is derived from, and what it will be derived from after a commit."""
+
+    before: CommittedVersions
+    target: Versions
+
+    @property
+    def is_reached(self) -> bool:
+        """True if there is nothing new."""
+        return dict(self.before) == self.target
+
+    @property
+    def has_restores(self) -> bool:
+        """True if no restore has changed which rows are lost."""
+        return self.before[RESTORES] == self.target[RESTORES]
+
+    @property
+    def has_erasures(self) -> bool:
+        """True if no row that the table is derived from was erased since."""
+        return self.before.get(ERASURES) == self.target.get(ERASURES)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The keys of a table that a run folds again, by their hashes."""
+
+    keys: pa.Array
+    #: The groups of these rows, before and now; for a table that declares a group.
+    groups: pa.Array | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a run changed in a table, for the tables that derive from it."""
+
+    #: The generation of the table before.
+    after: int
+    selection: Selection
+    #: The partitions that hold a changed row, before or now.
+    days: frozenset[str]

@@ -1,0 +1,109 @@
+"""Compute frames of few rows with plans that Spark makes once per session, not once per run.
+
+Planning a query of a hundred rows costs ten times as much as computing it. Here a plan reads its input from a file at
+a fixed place, so the next run writes other rows there and executes the same plan. That holds only for a plan that
+keeps nothing of an earlier execution: one with an exchange would return the rows it has shuffled before, so such a
+plan is made again each time. Workers of a cluster do not see files of the driver, and Spark Connect has no plan to
+look at: there every frame is planned when it is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posthouse.pipeline.session.spark import is_on_this_machine, scratch_directory, small_session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    #: From input frames by name to a frame.
+    FrameFunction = Callable[[Mapping[str, DataFrame]], DataFrame]
+
+#: Nodes of a physical plan that keep rows between two executions.
+_KEEPING = ("Exchange", "InMemoryTableScan", "Subquery")
+
+
+class SmallPlans:
+    """The plans of one session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = small_session(spark)
+        self._folder = Path(scratch_directory()) if is_on_this_machine(spark) else None
+        self._plans: dict[tuple[object, ...], DataFrame] = {}
+        #: by name: a plan reads from one place, so two computations of it take turns
+        self._locks: dict[str, threading.Lock] = {}
+
+    def compute(
+        self, name: str, function: FrameFunction, inputs: Mapping[str, pa.Table], literals: Hashable = None
+    ) -> pa.Table:
+        """Return the rows that a function gives for these inputs; one name always stands for the same function.
+
+        `literals` is what the function collects from an input and writes into the plan.
+        """
+        folder = self._folder
+        if folder is None:
+            return function({each: self._frame(rows) for each, rows in inputs.items()}).toArrow()
+        key = (name, literals, *((each, rows.schema.to_string()) for each, rows in inputs.items()))
+        paths = {each: folder / f"{name}.{each}.arrow" for each in inputs}
+        with self._locks.setdefault(name, threading.Lock()):
+            try:
+                for each, rows in inputs.items():
+                    _write(paths[each], rows)
+                plan = self._plans.get(key)
+                if plan is None:
+                    plan = function({each: self._source(paths[each], rows.schema) for each, rows in inputs.items()})
+                    if _is_repeatable(plan):
+                        self._plans[key] = plan
+                return plan.toArrow()
+            finally:
+                for path in paths.values():  # what people wrote does not stay there
+                    path.unlink(missing_ok=True)
+
+    def _source(self, path: Path, schema: pa.Schema) -> DataFrame:
+        """Return a frame of one partition, which Spark groups and joins without a shuffle."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        place = str(path)
+
+        def read(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from posthouse.pipeline.run.small_plans import read_batches
+
+            return read_batches(place)
+
+        return self.spark.range(0, 1, 1, 1).mapInArrow(read, from_arrow_schema(schema)).coalesce(1)
+
+    def _frame(self, rows: pa.Table) -> DataFrame:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return self.spark.createDataFrame(rows, from_arrow_schema(rows.schema)).coalesce(1)
+
+
+def _write(path: Path, rows: pa.Table) -> None:
+    import pyarrow as pa
+
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
+        stream.write_table(rows)
+
+
+def read_batches(path: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in a file."""
+    import pyarrow as pa
+
+    with pa.OSFile(path, "rb") as file, pa.ipc.open_stream(file) as stream:
+        yield from stream
+
+
+def _is_repeatable(plan: DataFrame) -> bool:
+    shown = plan._jdf.queryExecution().executedPlan().toString()
+    return not any(each in shown for each in _KEEPING)
+
+
+@functools.lru_cache(maxsize=1)
+def small_plans(spark: SparkSession) -> SmallPlans:
+    """Return the plans of a session."""
+    return SmallPlans(spark)

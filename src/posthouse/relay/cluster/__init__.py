@@ -1,0 +1,1 @@
+"""Several relays on one store: what each learns from the others."""

@@ -1,0 +1,1 @@
+"""Copies of a relay elsewhere: followers of its store, and mirrors of its events."""

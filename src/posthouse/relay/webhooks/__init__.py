@@ -1,0 +1,1 @@
+"""Webhooks: committed events go to URLs, and requests from outside become messages."""

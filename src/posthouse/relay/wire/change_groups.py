@@ -1,0 +1,66 @@
+"""Changes of a store on their way to a follower: the group of one transaction, a position among groups, a page of them.
+
+A position names a stream (one uninterrupted recording), a number and a digest. Each digest covers the one before it, so
+equal digests mean equal histories: a follower can never apply a group to another state than the one it was made for.
+If you change a struct: 1. docs/protocol.md, 2. a leader and a follower of different versions must still refuse or
+understand each other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+from blake3 import blake3
+
+MEDIA_TYPE = "application/vnd.msgpack"
+FIRST_DIGEST = bytes(32)
+
+
+class StreamPosition(NamedTuple):
+    """How far a recording, or a copy that follows it, has come."""
+
+    stream: str
+    number: int
+    digest: bytes
+
+
+class ChangeGroup(msgspec.Struct, frozen=True, gc=False):
+    """What one transaction changed."""
+
+    number: int
+    #: wall time of the transaction
+    at_ns: int
+    #: seq of the newest record of the journal after it
+    head: int
+    digest: bytes
+    #: a changeset of SQLite's session extension
+    changeset: bytes
+
+
+class ChangesPage(msgspec.Struct, frozen=True):
+    """The groups after a position, in order, as far as they fit."""
+
+    groups: list[ChangeGroup]
+    #: seq of the leader's newest record
+    head: int
+    #: nothing is left after these groups
+    is_complete: bool
+
+
+def next_digest(digest: bytes, number: int, changeset: bytes) -> bytes:
+    """Return the digest of a group, given that of the group before it."""
+    return blake3(digest + number.to_bytes(8, "big") + changeset).digest()
+
+
+def encode_page(page: ChangesPage) -> bytes:
+    """Return a page as MessagePack."""
+    return msgspec.msgpack.encode(page)
+
+
+_DECODER = msgspec.msgpack.Decoder(ChangesPage)
+
+
+def decode_page(data: bytes) -> ChangesPage:
+    """Return the page in MessagePack; raise msgspec.DecodeError if it has another form."""
+    return _DECODER.decode(data)

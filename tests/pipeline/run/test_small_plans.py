@@ -1,0 +1,42 @@
+"""Plans of small frames: made once, right for every input, and nothing of the input stays on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as f
+
+from posthouse.pipeline.run.small_plans import small_plans
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def totals(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    joined = inputs["amounts"].join(inputs["names"], "id")
+    return joined.groupBy("name").agg(f.sum("amount").alias("total"))
+
+
+def shuffled(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    return totals({name: rows.repartition(2) for name, rows in inputs.items()})
+
+
+@pytest.mark.parametrize(("function", "is_kept"), [(totals, True), (shuffled, False)])
+def test_each_computation_sees_its_own_rows_and_only_safe_plans_are_kept(
+    spark: SparkSession, function: object, is_kept: bool
+) -> None:
+    plans = small_plans(spark)
+    name = f"test_{is_kept}"
+    for factor in (1, 10):
+        amounts = pa.table({"id": [1, 2, 1], "amount": [1 * factor, 2 * factor, 3 * factor]})
+        names = pa.table({"id": [1, 2], "name": ["a", "b"]})
+        rows = plans.compute(name, function, {"amounts": amounts, "names": names})  # type: ignore[arg-type]
+        assert sorted(map(tuple, (row.values() for row in rows.to_pylist()))) == [("a", 4 * factor), ("b", 2 * factor)]
+    assert any(key[0] == name for key in plans._plans) is is_kept
+    assert plans._folder is not None
+    assert list(plans._folder.iterdir()) == []

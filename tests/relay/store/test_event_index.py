@@ -1,0 +1,141 @@
+"""The newest events are found although their index is written later, and the index is right after any interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from posthouse.model.clock import FakeClock
+from posthouse.model.event import Coordinate, Event
+from posthouse.model.filters import Filter
+from posthouse.relay.ops.maintenance import RULES, reindex_relay
+from posthouse.relay.store.event_rows import Query, event_row
+from posthouse.relay.store.protocol import Unit
+from posthouse.relay.store.sqlite.event_index import INDEX_EVENTS
+from posthouse.relay.store.sqlite.store import SqliteStore
+from posthouse.sqlite.connection import open_reader
+from tests.relay.authors import ALICE, BOB
+from tests.relay.store.contract import ALL, add, ids, read_all, write
+
+_FRAME_BYTES = 24 + 4096
+MAX_PAGES = 6  # of a plain event
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    opened = SqliteStore(tmp_path / "relay.db", FakeClock())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def db(store: SqliteStore) -> Iterator[apsw.Connection]:
+    connection = open_reader(store.path)
+    yield connection
+    connection.close()
+
+
+def unindexed(db: apsw.Connection) -> int:
+    statement = "SELECT count(*) FROM events WHERE seq > (SELECT indexed_through FROM index_state)"
+    count: int = db.execute(statement).get
+    return count
+
+
+def findings(db: apsw.Connection) -> list[str]:
+    return [finding for rule in RULES for finding in rule(db)]
+
+
+async def add_singly(store: SqliteStore, count: int) -> list[Event]:
+    events = [ALICE.event(1, ("t", "x"), content=str(number)) for number in range(count)]
+    for event in events:
+        await add(store, event)
+    return events
+
+
+async def test_plain_event_changes_at_most_six_pages(store: SqliteStore) -> None:
+    await add_singly(store, INDEX_EVENTS + 1)
+    wal = store.path.with_name("relay.db-wal")
+    before, count = wal.stat().st_size, INDEX_EVENTS
+    await add_singly(store, count)
+    assert (wal.stat().st_size - before) / _FRAME_BYTES / count <= MAX_PAGES
+
+
+async def test_every_condition_finds_events_that_are_not_indexed(store: SqliteStore, db: apsw.Connection) -> None:
+    await add(store, BOB.event(2))
+    events = await add_singly(store, 3)
+    versions = [ALICE.event(30_000, ("d", d), content=content) for d, content in (("a", "1"), ("a", "2"), ("b", "3"))]
+    await add(store, *versions)
+    assert unindexed(db) == 6
+    for wanted in (
+        Filter(authors=frozenset({ALICE.node}), kinds=frozenset({1})),
+        Filter(kinds=frozenset({1})),
+        Filter(tags={"t": frozenset({"x"})}),
+        Filter(tags={"t": frozenset({"x", "y"})}, mesh="main"),
+    ):
+        assert ids(await read_all(store, Query([wanted], ALL, limit=2))) == ids(events)
+        assert await store.count([wanted], ALL) == 3
+    history = await store.history(Coordinate(30_000, ALICE.node, "a"), Query([], ALL, limit=5))
+    assert len(history.events) == 2
+    assert await store.count([Filter(tags={"t": frozenset({"y"})})], ALL) == 0
+
+
+async def test_index_follows_the_events_in_bulk(store: SqliteStore, db: apsw.Connection) -> None:
+    for number in range(2 * INDEX_EVENTS):
+        await add(store, ALICE.event(content=str(number)))
+        assert unindexed(db) < INDEX_EVENTS
+    assert findings(db) == []
+
+
+async def test_killed_store_indexes_the_rest_with_its_next_event(store: SqliteStore, tmp_path: Path) -> None:
+    events = await add_singly(store, 5)
+    copy = tmp_path / "killed" / "relay.db"
+    copy.parent.mkdir(mode=0o700)
+    for suffix in ("", "-wal"):
+        copy.with_name(f"relay.db{suffix}").write_bytes(store.path.with_name(f"relay.db{suffix}").read_bytes())
+    again = SqliteStore(copy, FakeClock())
+    db = open_reader(copy)
+    assert unindexed(db) == 4
+    assert ids(await read_all(again, Query([Filter(kinds=frozenset({1}))], ALL))) == ids(events)
+    await add(again, BOB.event())
+    assert unindexed(db) == 0
+    assert findings(db) == []
+    db.close()
+    again.close()
+
+
+async def test_failed_unit_leaves_no_entries(store: SqliteStore, db: apsw.Connection) -> None:
+    await add_singly(store, 3)
+
+    def fail(unit: Unit) -> None:
+        events = [BOB.event(content=str(number)) for number in range(INDEX_EVENTS)]
+        unit.add_events([event_row(event, event.canonical()) for event in events])
+        raise ValueError("a later part of the unit fails")
+
+    with pytest.raises(ValueError, match="later part"):
+        await write(store, fail)
+    await add_singly(store, 2)
+    assert findings(db) == []
+    assert (await store.usage())["main"].events == 5
+
+
+async def test_removed_events_leave_index_and_usage(store: SqliteStore, db: apsw.Connection) -> None:
+    kept = await add_singly(store, 2)
+    removed = ALICE.event(1, ("t", "x"), content="removed")
+    await add(store, removed)
+    await write(store, lambda unit: unit.erase(unit.find_contents([removed.id]), ALICE.node, "test"))
+    assert ids(await read_all(store, Query([Filter(kinds=frozenset({1}))], ALL))) == ids(kept)
+    assert findings(db) == []
+    assert (await write(store, lambda unit: unit.mesh_usage("main"))).events == 2
+
+
+async def test_rebuilt_store_has_counted_and_indexed_everything(store: SqliteStore, tmp_path: Path) -> None:
+    await add_singly(store, 4)
+    store.close()
+    reindex_relay(store.path)
+    db = open_reader(store.path)
+    assert unindexed(db) == 0
+    assert findings(db) == []
+    db.close()
