@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
-_PORT_NAME = ".s.PGSQL.5432"
+from tests.postgresql.between import close_session, open_session, socket_between
+
 _READ_BYTES = 65_536
 #: what is lost: the command on its way to the server, or the server's answer to it
 Lost = Literal["command", "answer"]
@@ -44,9 +44,8 @@ class CutProxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Connect one client with the server."""
         try:
-            from_server, to_server = await asyncio.open_unix_connection(str(self._server / _PORT_NAME))
+            from_server, to_server = await open_session(self._server)
         except OSError:  # the server is down
-            writer.close()
             return
         self._writers |= {writer, to_server}
         ways = [
@@ -54,15 +53,13 @@ class CutProxy:
             asyncio.create_task(self._pass(from_server, writer, "answer")),
         ]
         try:
-            with contextlib.suppress(asyncio.CancelledError):  # the test has ended
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)  # a connection may end in the middle of a write
             self._writers -= {writer, to_server}
-            writer.close()
-            to_server.close()
+            await close_session(to_server)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: Lost) -> None:
         while data := await reader.read(_READ_BYTES):
@@ -82,8 +79,5 @@ class CutProxy:
 async def cut_proxy(server: Path, folder: Path) -> AsyncIterator[CutProxy]:
     """Run a proxy whose socket is in `folder`."""
     proxy = CutProxy(server)
-    listening = await asyncio.start_unix_server(proxy.serve, str(folder / _PORT_NAME))
-    try:
+    async with socket_between(folder, proxy.serve):
         yield proxy
-    finally:
-        listening.close()

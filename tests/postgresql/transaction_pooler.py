@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-_PORT_NAME = ".s.PGSQL.5432"
+from tests.postgresql.between import Session, close_session, open_session, socket_between
+
 _READ_BYTES = 65_536
 _IDLE = b"I"
 _TERMINATE = b"X"
-Session = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class TransactionPooler:
@@ -29,22 +29,21 @@ class TransactionPooler:
         if not self._idle:
             self._idle.append(first)
         session: Session | None = None
-        with suppress(asyncio.CancelledError, ConnectionError):
+        with suppress(ConnectionError):
             while (data := await reader.read(_READ_BYTES)) and not data.startswith(_TERMINATE):
                 session = session or (self._idle.pop() if self._idle else await self._open(startup, None))
                 session[1].write(data)
                 if await _pass_answer(session[0], writer) == _IDLE:
                     self._idle.append(session)
                     session = None
-        writer.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End all sessions."""
         for _reader, writer in self._opened:
-            writer.close()
+            await close_session(writer)
 
     async def _open(self, startup: bytes, client: asyncio.StreamWriter | None) -> Session:
-        session = await asyncio.open_unix_connection(str(self._server / _PORT_NAME))
+        session = await open_session(self._server)
         self._opened.append(session)
         session[1].write(startup)
         await _pass_answer(session[0], client)
@@ -66,9 +65,8 @@ async def _pass_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 async def transaction_pooler(server: Path, folder: Path) -> AsyncIterator[None]:
     """Run a pooler whose socket is in `folder`."""
     pooler = TransactionPooler(server)
-    listening = await asyncio.start_unix_server(pooler.serve, str(folder / _PORT_NAME))
     try:
-        yield
+        async with socket_between(folder, pooler.serve):
+            yield
     finally:
-        listening.close()
-        pooler.close()
+        await pooler.close()
