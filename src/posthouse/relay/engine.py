@@ -256,7 +256,7 @@ class RelayEngine(Reads):
         self.webhooks = Webhooks(store, meshes, sender, clock, settings.webhooks_per_mesh)
         self.dispatcher = Dispatcher(store, meshes, sender, clock, self.charge)
         self.webhooks.on_change = self.dispatcher.wake
-        self._path.listen(self.dispatcher.wake)
+        self._path.listen(self.dispatcher.publish)
         self.incoming_hooks = IncomingHooks(
             store, meshes, self.administration, self.accept, clock, settings.webhooks_per_mesh, self.rate_share
         )

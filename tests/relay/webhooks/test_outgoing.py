@@ -11,6 +11,8 @@ from nacl.signing import VerifyKey
 from standardwebhooks import Webhook
 
 from posthouse.model.clock import FakeClock, system_clock
+from posthouse.relay.webhooks import dispatcher
+from posthouse.relay.wire.webhook_rows import WebhookRow
 from tests.relay.edge import Author, Edge, running
 from tests.relay.webhooks.receivers import (
     LOOPBACK,
@@ -292,3 +294,21 @@ async def test_metrics_show_the_lag_of_webhooks_and_count_their_requests(
     assert float(lag.split()[1]) > 0
     assert "posthouse_relay_webhooks 1.0" in text
     assert 'posthouse_relay_webhook_sends_total{outcome="retry"}' in text
+
+
+async def test_commits_do_not_read_the_webhooks_of_a_relay_that_has_none(
+    edge: Edge, author: Author, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhooks = edge.engine.store.webhooks
+    reads = 0
+
+    async def counted() -> list[WebhookRow]:
+        nonlocal reads
+        reads += 1
+        return []
+
+    monkeypatch.setattr(dispatcher, "POLL_S", 60.0)
+    monkeypatch.setattr(webhooks, "all", counted)
+    for number in range(20):
+        await edge.publish(author.event(1, str(number)))
+    assert reads <= 1  # the look that was due when the test began

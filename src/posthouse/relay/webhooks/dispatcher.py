@@ -82,9 +82,13 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._sender.close()
 
-    def wake(self, _batch: Sequence[Committed] = ()) -> None:
-        """Look for events to send, and for webhooks that have changed."""
+    def wake(self) -> None:
+        """Look for webhooks that have changed."""
         self._wakeup.set()
+        self.publish()
+
+    def publish(self, _batch: Sequence[Committed] = ()) -> None:
+        """Let the active webhooks look for events to send; costs nothing where there are none."""
         for waker in self._wakers.values():
             waker.set()
 
