@@ -299,7 +299,7 @@ async def test_metrics_show_the_lag_of_webhooks_and_count_their_requests(
 async def test_commits_do_not_read_the_webhooks_of_a_relay_that_has_none(
     edge: Edge, author: Author, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    webhooks = edge.engine.store.webhooks
+    webhooks = edge.server.context.engine.store.webhooks
     reads = 0
 
     async def counted() -> list[WebhookRow]:
