@@ -12,7 +12,7 @@ from posthouse.pipeline import query
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.query import ask
-from posthouse.pipeline.query_guard import check_question
+from posthouse.pipeline.query_guard import FUNCTIONS, TABLE_FUNCTIONS, check_question
 from posthouse.pipeline.run.copy_feeds import Copier
 from tests.pipeline.stores import GrowingStore
 
@@ -47,6 +47,17 @@ ALLOWED = (
     "SELECT transform(array(1), x -> x + 1), CASE WHEN a THEN 1 END, cast(b AS int), m['k'], s.f FROM t",
     "SELECT date_trunc('day', at), collect_list(a) FILTER (WHERE b > 1) FROM t GROUP BY ROLLUP (1)",
     "SELECT 'reflect(INSERT INTO t)' AS text FROM t",
+    "SELECT trim(BOTH 'x' FROM a), substring(a FROM 1 FOR 2), position('a' IN b), extract(year FROM c) FROM t",
+    "SELECT timestampadd(DAY, 1, c), timestampdiff(DAY, c, d), current_date, x'1F', v:x.y, a COLLATE UTF8_LCASE FROM t",
+    "SELECT a LIKE ANY ('x'), a NOT LIKE ALL ('x'), a ILIKE 'x', a IS DISTINCT FROM b, a IS TRUE, a IS UNKNOWN FROM t",
+    "SELECT (a, b) IN (SELECT a, b FROM u), struct(a, b), array(1)[0], a::int, -a, ~a, a & b | c ^ d, a DIV b FROM t",
+    "SELECT first(a) IGNORE NULLS OVER (ORDER BY b ROWS BETWEEN 1 PRECEDING AND CURRENT ROW), explode(c) FROM t",
+    "SELECT listagg(a, ',') WITHIN GROUP (ORDER BY a), grouping(b) FROM t GROUP BY GROUPING SETS ((b), ())",
+    "SELECT a FROM t QUALIFY row_number() OVER (ORDER BY a) = 1 LIMIT ALL OFFSET 2",
+    "SELECT mask(a, upperChar => 'X'), from_json(a, 'x INT', map('mode', 'FAILFAST')) FROM t",
+    "FROM t |> EXTEND a + 1 AS z |> AGGREGATE sum(a) GROUP BY b |> ORDER BY b |> LIMIT 3",
+    "FROM t |> AS x |> JOIN u USING (a) |> DROP a |> WHERE b > 1",
+    "WITH csv AS (SELECT 1) SELECT * FROM csv",
     "EXPLAIN SELECT * FROM t",
     "EXPLAIN EXTENDED WITH x AS (SELECT 1) SELECT * FROM x",
     "SHOW TABLES",
@@ -86,15 +97,57 @@ REFUSED = (
     "SELECT * FROM spark_catalog.default.t",
     "SELECT * FROM secrets",
     "WITH x AS (SELECT * FROM secrets) SELECT * FROM x",
+    "SELECT * FROM (WITH secrets AS (SELECT 1) SELECT * FROM secrets) JOIN secrets",
+    "WITH secrets AS (SELECT * FROM secrets) SELECT * FROM secrets",
+    "WITH x AS (SELECT * FROM y), y AS (SELECT 1) SELECT * FROM x",
     "SELECT * FROM t TIMESTAMP AS OF '2020-01-01'",
+    "SELECT * FROM STREAM t",
+    "SELECT * FROM t WITH ('path' = '/etc')",
+    "SELECT * FROM explode(TABLE(t))",
+    "SELECT * FROM range(0, (SELECT max(a) FROM text.`/etc/passwd`))",
+    "SELECT * FROM python_worker_logs()",
+    "SELECT * FROM somebodys_table_function(1)",
+    "SELECT somebodys_function(a) FROM t",
+    "SELECT current_user(), input_file_name() FROM t",
+    "SELECT input_file_block_start() FROM t",
+    "SELECT from_xml(a, 'b INT', map('rowValidationXSDPath', '/etc/passwd')) FROM t",
+    "SELECT schema_of_xml('<a/>', map('rowValidationXSDPath', '/etc/passwd'))",
+    "SELECT xpath_string(a, 'b') FROM t",
+    "SELECT from_avro(a, '\"int\"', map('avroSchemaUrl', '/etc/passwd')) FROM t",
+    "SELECT from_protobuf(a, 'M', '/etc/passwd') FROM t",
+    "SELECT a FROM t QUALIFY reflect('java.lang.System', 'exit', 0) = 1",
+    "SELECT a FROM t LIMIT length(reflect('java.lang.System', 'exit', 0))",
+    "SELECT /*+ REPARTITION(reflect('java.lang.System', 'exit', 0)) */ a FROM t",
+    "SELECT count(*) FILTER (WHERE xpath_boolean(a, 'b')) FROM t",
+    "SELECT listagg(a) WITHIN GROUP (ORDER BY xpath_string(a, 'b')) FROM t",
+    "SELECT sum(a) OVER (PARTITION BY xpath_string(a, 'b')) FROM t",
+    "SELECT mask(a, upperChar => xpath_string(a, 'b')) FROM t",
+    "SELECT * FROM JSON_TABLE('{}', '$' COLUMNS (a INT PATH '$.a'))",
+    "FROM t |> SELECT reflect('java.lang.System', 'exit', 0)",
+    "FROM t |> EXTEND xpath_string(a, 'b') AS x",
+    "FROM t |> AGGREGATE max(xpath_string(a, 'b')) GROUP BY a",
+    "FROM t |> JOIN text.`/etc/passwd`",
+    "FROM t |> UNION ALL TABLE text.`/etc/passwd`",
+    "FROM t |> PIVOT (max(xpath_string(a, 'b')) FOR b IN (1))",
     "EXPLAIN INSERT INTO t SELECT 1",
     "EXPLAIN SELECT TRANSFORM(a) USING 'cat' FROM t",
     "EXECUTE IMMEDIATE 'DROP TABLE t'",
     "BEGIN SELECT 1; END",
     "SET spark.sql.runSQLOnFiles = true",
+    "SET VAR x = 1",
+    "DECLARE VARIABLE x STRING DEFAULT 'a'",
+    "EXECUTE IMMEDIATE 'SELECT 1' INTO x",
+    "CALL system.run()",
+    "USE x",
     "RESET",
     "ADD JAR '/tmp/x.jar'",
+    "ADD FILE '/etc/passwd'",
+    "LIST FILES",
     "CREATE TEMPORARY FUNCTION f AS 'x'",
+    "CREATE FUNCTION f AS 'x' USING JAR '/tmp/x.jar'",
+    "CREATE TEMPORARY FUNCTION f() RETURNS TABLE (a INT) RETURN SELECT 1",
+    "CREATE TEMPORARY VIEW v USING csv OPTIONS (path '/etc/passwd')",
+    "LOAD DATA INPATH '/etc/passwd' INTO TABLE t",
     "CREATE TABLE x AS SELECT 1",
     "CREATE OR REPLACE TEMPORARY VIEW t AS SELECT 1",
     "CACHE TABLE x AS SELECT 1",
@@ -105,6 +158,46 @@ REFUSED = (
     "SHOW TABLES IN other",
     "DESCRIBE secrets",
     "DESCRIBE FUNCTION reflect",
+)
+#: Functions that call Java, read what an argument or option names, parse XML, or tell about the host or the session.
+LEFT_OUT = {
+    *("reflect", "java_method", "try_reflect", "input_file_name", "input_file_block_start", "input_file_block_length"),
+    *("from_xml", "schema_of_xml", "to_xml", "xpath", "xpath_boolean", "xpath_double", "xpath_float", "xpath_int"),
+    *("xpath_long", "xpath_number", "xpath_short", "xpath_string", "from_avro", "to_avro", "schema_of_avro"),
+    *("from_protobuf", "to_protobuf", "python_worker_logs", "collations", "sql_keywords", "measure"),
+    *("user", "current_user", "session_user", "current_catalog", "current_database", "current_schema", "current_path"),
+}
+SECRET = "marzipan"
+#: Questions that read a file outside the lake: WORD is a DTD that defines &word;, TEXT a text, XSD a schema.
+PRYING = (
+    "SELECT * FROM text.`TEXT`",
+    "SELECT * FROM csv.`TEXT`",
+    "WITH x AS (SELECT * FROM text.`TEXT`) SELECT * FROM x",
+    "FROM bronze_journal |> UNION ALL TABLE text.`TEXT`",
+    "FROM bronze_journal |> EXTEND (SELECT max(value) FROM text.`TEXT`) AS word",
+    "SELECT xpath_string('<!DOCTYPE a SYSTEM \"file://WORD\"><a>&word;</a>', 'a')",
+    "SELECT xpath('<!DOCTYPE a SYSTEM \"file://WORD\"><a>&word;</a>', 'a/text()')",
+    "SELECT xpath_string('<!DOCTYPE a [<!ENTITY x SYSTEM \"file://TEXT\">]><a>&x;</a>', 'a')",
+    "FROM bronze_journal |> SELECT xpath_string('<!DOCTYPE a SYSTEM \"file://WORD\"><a>&word;</a>', 'a')",
+    "SELECT from_xml('<b>x</b>', 'b STRING', map('rowValidationXSDPath', 'TEXT'))",
+    "SELECT from_xml('<b>x</b>', 'b STRING', map('rowValidationXSDPath', 'XSD', 'mode', 'FAILFAST'))",
+    "SELECT from_xml('<!DOCTYPE a SYSTEM \"file://WORD\"><a><b>&word;</b></a>', 'b STRING')",
+    "SELECT schema_of_xml('<b>x</b>', map('rowValidationXSDPath', 'XSD'))",
+    "SELECT from_avro(x'00', '\"int\"', map('avroSchemaUrl', 'TEXT'))",
+    "SELECT from_protobuf(x'00', 'M', 'TEXT')",
+    "SELECT reflect('scala.io.Source', 'fromFile', 'TEXT', 'utf-8')",
+    "SELECT try_reflect('scala.io.Source', 'fromFile', 'TEXT', 'utf-8')",
+    "SELECT * FROM read_files('TEXT')",
+    "SELECT * FROM bronze_journal WITH ('path' = 'TEXT')",
+    "SELECT TRANSFORM(seq) USING 'cat TEXT' FROM bronze_journal",
+    "EXECUTE IMMEDIATE 'SELECT * FROM text.`TEXT`'",
+    "BEGIN DECLARE x STRING; SET x = (SELECT max(value) FROM text.`TEXT`); SELECT x; END",
+    "DECLARE VARIABLE x STRING DEFAULT (SELECT max(value) FROM text.`TEXT`)",
+    "CREATE TEMPORARY VIEW bronze_seals USING text OPTIONS (path 'TEXT')",
+    "CREATE TEMPORARY FUNCTION count AS 'x' USING FILE 'TEXT'",
+    "ADD FILE 'TEXT'",
+    "EXPLAIN SELECT * FROM csv.`TEXT`",
+    "DESCRIBE QUERY SELECT * FROM csv.`TEXT`",
 )
 
 
@@ -122,6 +215,13 @@ def test_questions_over_the_lake_are_allowed(spark: SparkSession) -> None:
 
 def test_everything_else_is_refused(spark: SparkSession) -> None:
     assert {sql: code for sql in REFUSED if (code := refusal(spark, sql)) != "query_refused"} == {}
+
+
+def test_every_function_of_spark_is_allowed_or_left_out_on_purpose(spark: SparkSession) -> None:
+    """A function of a later Spark is in neither list: decide if it computes its result from its arguments alone."""
+    named = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
+    words = {name for name in named if name.replace("_", "").isalnum()}  # the others are operators
+    assert (words - FUNCTIONS - TABLE_FUNCTIONS, FUNCTIONS - words) == (LEFT_OUT, frozenset())
 
 
 def test_two_statements_at_once_are_not_parsed(spark: SparkSession) -> None:
@@ -150,6 +250,47 @@ def test_hostile_questions_leave_no_trace(spark: SparkSession, lake: Lake, tmp_p
             ask(spark, lake, sql)
         assert refused.value.code == "query_refused"
     assert (victim / "kept").read_text() == "kept"
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> dict[str, str]:
+    """Files outside the lake that hold the secret word, by their name in a question."""
+    simple = f'<xs:restriction base="xs:string"><xs:enumeration value="{SECRET}"/></xs:restriction>'
+    element = f'<xs:element name="b"><xs:simpleType>{simple}</xs:simpleType></xs:element>'
+    contents = {
+        "TEXT": f"{SECRET}\n",
+        "WORD": f'<!ENTITY word "{SECRET}">\n',
+        "XSD": f'<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">{element}</xs:schema>\n',
+    }
+    for name, content in contents.items():
+        (tmp_path / name.lower()).write_text(content)
+    return {name: str(tmp_path / name.lower()) for name in contents}
+
+
+def naming(sql: str, files: dict[str, str]) -> str:
+    for name, path in files.items():
+        sql = sql.replace(name, path)
+    return sql
+
+
+def test_no_question_shows_a_word_of_a_file_outside_the_lake(
+    spark: SparkSession, lake: Lake, outside: dict[str, str]
+) -> None:
+    answered = dict[str, str]()
+    for sql in PRYING:
+        try:
+            answered[sql] = str(ask(spark, lake, naming(sql, outside)))
+        except PosthouseError as failure:
+            if failure.code != "query_refused" or SECRET in str(failure.problem()):
+                answered[sql] = str(failure.problem())
+    assert answered == {}
+
+
+def test_control_spark_itself_shows_the_word(spark: SparkSession, outside: dict[str, str]) -> None:
+    for sql in (
+        each for each in PRYING if "FROM text" in each[:20] or each.startswith("SELECT xpath_string('<!DOCTYPE a S")
+    ):
+        assert SECRET in str(spark.sql(naming(sql, outside)).collect()), sql
 
 
 def test_control_the_same_statement_deletes_the_directory_without_the_guard(
