@@ -11,17 +11,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from posthouse.model import limits
 from posthouse.model.address import AGENT_NAME
-from posthouse.model.limits import (
-    BODY_MAX_BYTES,
-    CLIENT_MESSAGE_ID_MAX_BYTES,
-    INT64_MAX,
-    LEASE_MAX_MS,
-    LEASE_MIN_MS,
-    REQUEST_ID_MAX_BYTES,
-    RESOURCE_MAX_BYTES,
-    TOPIC_MAX_BYTES,
-)
 from posthouse.model.message import Priority
 from posthouse.model.node import MEMBER_NAME, MESH_NAME, NODE_ID
 from posthouse.model.subjects import PATTERN_FORM, TOPIC_FORM
@@ -43,7 +34,7 @@ _NS = "([0-9]{1,18}|[1-8][0-9]{18})"
 
 MeshName = Annotated[str, form("A mesh of this daemon. Absent: the default one.", MESH_NAME.pattern)]
 AgentName = Annotated[str, form("An agent of this host.", AGENT_NAME.pattern)]
-Topic = Annotated[str, form("A topic; a leading # is removed.", f"#?{TOPIC_FORM}", maxLength=TOPIC_MAX_BYTES)]
+Topic = Annotated[str, form("A topic; a leading # is removed.", f"#?{TOPIC_FORM}", maxLength=limits.TOPIC_MAX_BYTES)]
 TopicPattern = Annotated[
     str, form("A topic, or a pattern with * for one part and > for the rest; a # is removed.", f"#?{PATTERN_FORM}")
 ]
@@ -55,10 +46,10 @@ MessageId = Annotated[str, form("A message id.", "[0-9a-f]{64}")]
 MessageKey = Annotated[str, form("A message, by its id in the inbox or its message id.", minLength=1)]
 RowKey = Annotated[str, form("A row, by its id, its client_message_id or its message id.", minLength=1)]
 ClientMessageId = Annotated[
-    str, form("The sender's own id of a message.", _PRINTABLE, maxLength=CLIENT_MESSAGE_ID_MAX_BYTES)
+    str, form("The sender's own id of a message.", _PRINTABLE, maxLength=limits.CLIENT_MESSAGE_ID_MAX_BYTES)
 ]
 Moment = Annotated[str, form("A time with a zone, as 2026-01-31T09:30:00Z.", format="date-time")]
-MessageText = Annotated[str, form("The text of a message.", maxLength=BODY_MAX_BYTES)]
+MessageText = Annotated[str, form("The text of a message.", maxLength=limits.BODY_MAX_BYTES)]
 PriorityName = Annotated[str, form("How urgent a message is.", enum=[each.value for each in Priority])]
 InboxBoundary = Annotated[
     str,
@@ -70,8 +61,10 @@ InboxBoundary = Annotated[
 RowBoundary = Annotated[str, form("A row by one of its ids, or `next` of the page before.", _ID, _PAGE_END)]
 NsBoundary = Annotated[str, form("`next` of the page before.", _NS)]
 AbsolutePath = Annotated[str, form("An absolute path.", r"/[^\u0000]*")]
-Resource = Annotated[str, form("What is locked: 1 to 512 bytes.", minLength=1, maxLength=RESOURCE_MAX_BYTES)]
-LockRequestId = Annotated[str, form("The caller's own id of a request.", _PRINTABLE, maxLength=REQUEST_ID_MAX_BYTES)]
-LeaseMs = Annotated[int, form("How long a lease lasts.", minimum=LEASE_MIN_MS, maximum=LEASE_MAX_MS)]
-WaitMs = Annotated[int, Meta(description="How long to wait for a lock.", ge=0, le=INT64_MAX)]
-LockToken = Annotated[int, Meta(description="The fencing token of a grant.", ge=1, le=INT64_MAX)]
+Resource = Annotated[str, form("What is locked: 1 to 512 bytes.", minLength=1, maxLength=limits.RESOURCE_MAX_BYTES)]
+LockRequestId = Annotated[
+    str, form("The caller's own id of a request.", _PRINTABLE, maxLength=limits.REQUEST_ID_MAX_BYTES)
+]
+LeaseMs = Annotated[int, form("How long a lease lasts.", minimum=limits.LEASE_MIN_MS, maximum=limits.LEASE_MAX_MS)]
+WaitMs = Annotated[int, Meta(description="How long to wait for a lock.", ge=0, le=limits.INT64_MAX)]
+LockToken = Annotated[int, Meta(description="The fencing token of a grant.", ge=1, le=limits.INT64_MAX)]

@@ -13,22 +13,12 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from posthouse.client.messages.sender import Composer, MessageOptions, Request
+from posthouse.daemon import request_fields
 from posthouse.daemon.inbox.inbox import Inbox, sender_ref
 from posthouse.daemon.inbox.read_state import traceparent_of
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.outbox_rows import NewRow, OutboxRow
 from posthouse.daemon.outbox.transitions import MAX_AGE
-from posthouse.daemon.request_fields import (
-    ClientMessageId,
-    Destination,
-    MeshName,
-    MessageId,
-    MessageText,
-    Moment,
-    Peer,
-    PriorityName,
-    RowKey,
-)
 from posthouse.model.address import DEFAULT_INBOX, Address, Recipient
 from posthouse.model.api import MessageStates
 from posthouse.model.budget import (
@@ -63,17 +53,17 @@ Via = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9-]{0,31}$")]
 class MessageFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a local program says of a message, wherever it goes."""
 
-    message: MessageText
-    priority: PriorityName | None = None
+    message: request_fields.MessageText
+    priority: request_fields.PriorityName | None = None
     meta: dict[str, Any] | None = None
-    reply_to_id: MessageId | None = None
-    mentions: list[Peer] | None = None
-    client_message_id: ClientMessageId | None = None
-    mesh: MeshName | None = None
+    reply_to_id: request_fields.MessageId | None = None
+    mentions: list[request_fields.Peer] | None = None
+    client_message_id: request_fields.ClientMessageId | None = None
+    mesh: request_fields.MeshName | None = None
     #: an earlier message to the same recipient that this one replaces while it is unread
-    supersedes: RowKey | None = None
+    supersedes: request_fields.RowKey | None = None
     #: a time after which a recipient that has not read the message sees its text only if it confirms
-    valid_until: Moment | None = None
+    valid_until: request_fields.Moment | None = None
     #: the message only reports a failure: it wakes no agent
     failure: bool = False
     #: program through which a person sends it, for the journal
@@ -87,7 +77,7 @@ class MessageFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class SendRequest(MessageFields, kw_only=True):
     """The body of POST /v1/send."""
 
-    to: Destination
+    to: request_fields.Destination
 
 
 class SendResult(NamedTuple):

@@ -27,14 +27,7 @@ from posthouse.model.pinch import validate_host
 from posthouse.model.rate import Rate
 from posthouse.model.settings_sources import Resolved
 from posthouse.postgresql.store_url import validate_store_url
-from posthouse.relay.listen import (
-    Protection,
-    parse_hosts,
-    parse_listen,
-    parse_metrics_listen,
-    parse_origins,
-    validate_peer_url,
-)
+from posthouse.relay import listen
 from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings
 from posthouse.relay.pinch.pinch_settings import NO_ORIGINS, PinchSettings, parse_patterns
 from posthouse.relay.reload import Certificates, LoadSettings, Reloader
@@ -60,19 +53,19 @@ def server_settings(
     if admin is not None:
         public_key(admin)
     return ServerSettings(
-        listen=parse_listen(given["listen"]),
+        listen=listen.parse_listen(given["listen"]),
         data_dir=Path(given["data_dir"]).expanduser().absolute(),
         is_new=is_new,
         store=None if given["store"] is None else validate_store_url(given["store"]),
         advertise=_advertise(given),
         high_water=_path(given["high_water"]),
-        protection=Protection(
+        protection=listen.Protection(
             tls_cert=_path(given["tls_cert"]),
             tls_key=_path(given["tls_key"]),
             is_behind_proxy=given["behind_proxy"],
             has_admin=admin is not None,
-            hosts=parse_hosts(given["hosts"]),
-            origins=parse_origins(given["origins"]),
+            hosts=listen.parse_hosts(given["hosts"]),
+            origins=listen.parse_origins(given["origins"]),
             allows_open_main=given["main_open"],
         ),
         admins=() if admin is None else (admin,),
@@ -91,7 +84,7 @@ def server_settings(
         sending=_sending(given),
         webhooks_per_mesh=given["webhooks_per_mesh"],
         pinch=_pinch(given),
-        metrics_listen=parse_metrics_listen(given["metrics_listen"]),
+        metrics_listen=listen.parse_metrics_listen(given["metrics_listen"]),
         metrics_token_file=_path(given["metrics_token_file"]),
         otlp_url=given["otlp_url"],
     )
@@ -176,7 +169,7 @@ def _pinch(given: Mapping[str, Any]) -> PinchSettings | None:
 def _advertise(given: Mapping[str, Any]) -> str | None:
     if given["advertise"] is not None and given["store"] is None:
         raise error("advertise_without_store")
-    return None if given["advertise"] is None else validate_peer_url(given["advertise"])
+    return None if given["advertise"] is None else listen.validate_peer_url(given["advertise"])
 
 
 def _path(text: Any) -> Path | None:

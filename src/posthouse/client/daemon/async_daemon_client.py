@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, Unpack
 
 from posthouse.client.daemon import calls
+from posthouse.client.daemon import local_api as api
 from posthouse.client.daemon.async_transport import AsyncTransport
 from posthouse.client.daemon.calls import (
     AgentFields,
@@ -27,23 +28,6 @@ from posthouse.client.daemon.event_stream import (
     LongPoll,
     consuming_filter,
     waiting_filter,
-)
-from posthouse.client.daemon.local_api import (
-    Accepted,
-    Agent,
-    DaemonEvent,
-    DaemonVersion,
-    Health,
-    InboxItem,
-    MeshState,
-    OutboxChain,
-    OutboxRow,
-    Page,
-    RequeuedRow,
-    Reservation,
-    Thread,
-    ThreadSummary,
-    Traffic,
 )
 from posthouse.client.daemon.locate import DaemonAddress, acting_agent
 from posthouse.client.daemon.request_calls import AnswerPoll, OnPartial
@@ -65,7 +49,7 @@ class AsyncDaemonClient:
 
     # Messages
 
-    async def send(self, to: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
+    async def send(self, to: str, message: str, **given: Unpack[SendOptions]) -> api.Accepted:
         """Send a message to a member (name, node id or hex prefix) or #topic.
 
         Returns after the daemon has stored it on disk; the daemon then delivers it to the relay. SendOptions lists the
@@ -116,13 +100,13 @@ class AsyncDaemonClient:
 
     # Inbox
 
-    async def inbox(self, **given: Unpack[InboxFilter]) -> Page[InboxItem]:
+    async def inbox(self, **given: Unpack[InboxFilter]) -> api.Page[api.InboxItem]:
         """Return a page of the inbox, unread mail oldest first; InboxFilter lists the arguments."""
         return await self._transport.execute(calls.inbox(given))
 
     async def wait(
         self, timeout_s: float = 60.0, *, peek: bool = False, **given: Unpack[InboxFilter]
-    ) -> Page[InboxItem]:
+    ) -> api.Page[api.InboxItem]:
         """Wait for unread mail that no wait of this agent has returned, and return it; [] after `timeout_s`.
 
         The daemon keeps the mark of `wait` over restarts; unread mail from before it is in `inbox(unread=True)`. With
@@ -133,12 +117,12 @@ class AsyncDaemonClient:
             await self.advance(found)
         return found
 
-    async def advance(self, page: Page[InboxItem]) -> None:
+    async def advance(self, page: api.Page[api.InboxItem]) -> None:
         """Move the mark of the reader that asked for a page behind the page."""
         if page and page.mark is not None:
             await self._transport.execute(calls.move_mark(page.mark, [item.id for item in page]))
 
-    async def consume(self, reader: str, **given: Unpack[MailConditions]) -> AsyncIterator[InboxItem]:
+    async def consume(self, reader: str, **given: Unpack[MailConditions]) -> AsyncIterator[api.InboxItem]:
         """Yield all mail, oldest first, then mail as it arrives, without end; read or not makes no difference.
 
         The daemon keeps a cursor under the name `reader`. It moves behind a message when the next one is asked for, so
@@ -151,7 +135,7 @@ class AsyncDaemonClient:
                 yield item
                 await self._transport.execute(calls.move_mark(page.mark or reader, [item.id]))
 
-    async def _poll(self, timeout_s: float, filter_: InboxFilter) -> Page[InboxItem]:
+    async def _poll(self, timeout_s: float, filter_: InboxFilter) -> api.Page[api.InboxItem]:
         """Ask for mail until there is some or the time is over, also over a restart of the daemon."""
         poll = LongPoll(timeout_s)
         while True:
@@ -163,7 +147,7 @@ class AsyncDaemonClient:
             if found or poll.left_s <= 0:
                 return found
 
-    async def item(self, row_id: str, *, confirm: bool = False) -> InboxItem:
+    async def item(self, row_id: str, *, confirm: bool = False) -> api.InboxItem:
         """Return one message of the inbox; raises message_stale after its `valid_until`, unless you `confirm`."""
         return await self._transport.execute(calls.item(row_id, is_confirmed=confirm))
 
@@ -175,21 +159,21 @@ class AsyncDaemonClient:
         """Mark every message that the conditions select as read, all without a condition; return how many were."""
         return await self._transport.execute(calls.seen_all(given))
 
-    async def thread(self, message_id: str) -> Thread:
+    async def thread(self, message_id: str) -> api.Thread:
         """Return the thread of a message: everything of it that this host has, oldest first."""
         return await self._transport.execute(calls.thread(message_id))
 
-    async def threads(self, before: str | None = None, limit: int | None = None) -> Page[ThreadSummary]:
+    async def threads(self, before: str | None = None, limit: int | None = None) -> api.Page[api.ThreadSummary]:
         """Return a page of the threads of this host, the one with the newest message first."""
         return await self._transport.execute(calls.threads(before, limit))
 
-    async def traffic(self, since: str | None = None) -> Traffic:
+    async def traffic(self, since: str | None = None) -> api.Traffic:
         """Return how many messages agents of this host exchanged with whom since a time, by default an hour ago."""
         return await self._transport.execute(calls.traffic(since))
 
     # Outbox
 
-    async def outbox(self, **given: Unpack[OutboxQuery]) -> Page[OutboxRow]:
+    async def outbox(self, **given: Unpack[OutboxQuery]) -> api.Page[api.OutboxRow]:
         """Return a page of the messages sent through this daemon, newest first; OutboxQuery lists the arguments."""
         return await self._transport.execute(calls.outbox(given))
 
@@ -200,18 +184,18 @@ class AsyncDaemonClient:
         new_client_message_id: str | None = None,
         message: str | None = None,
         via: str | None = None,
-    ) -> RequeuedRow:
+    ) -> api.RequeuedRow:
         """Replace a dead or pending row by a new one under a new id, with the same or another message.
 
         `via` names the program through which a person acts, for the journal; likewise in `drop` and `release`.
         """
         return await self._transport.execute(calls.requeue(row_id, new_client_message_id, message, via))
 
-    async def outbox_row(self, row_id: str) -> OutboxChain:
+    async def outbox_row(self, row_id: str) -> api.OutboxChain:
         """Return one row, by its id, client_message_id or message id, with the rows it was requeued from and to."""
         return await self._transport.execute(calls.outbox_row(row_id))
 
-    async def drop(self, row_id: str, *, via: str | None = None) -> RequeuedRow:
+    async def drop(self, row_id: str, *, via: str | None = None) -> api.RequeuedRow:
         """Abort a dead or pending row without a replacement."""
         return await self._transport.execute(calls.drop(row_id, via))
 
@@ -225,7 +209,7 @@ class AsyncDaemonClient:
         """Create a topic."""
         return await self._transport.execute(calls.topic_change("create", topic))
 
-    async def post(self, topic: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
+    async def post(self, topic: str, message: str, **given: Unpack[SendOptions]) -> api.Accepted:
         """Send a message to a topic; returns after the daemon has stored it on disk."""
         return await self._transport.execute(calls.post(topic, message, given))
 
@@ -263,11 +247,11 @@ class AsyncDaemonClient:
 
     # Agents of this host
 
-    async def agents(self) -> list[Agent]:
+    async def agents(self) -> list[api.Agent]:
         """Return the agents of this host, retired ones last."""
         return await self._transport.execute(calls.agents())
 
-    async def register(self, name: str, *, pid: int | None = None, **given: Unpack[AgentFields]) -> Agent:
+    async def register(self, name: str, *, pid: int | None = None, **given: Unpack[AgentFields]) -> api.Agent:
         """Add an agent or change its fields; AgentFields lists the arguments.
 
         With the pid of a program, the answer has the name that this program uses: if another running process has
@@ -275,22 +259,24 @@ class AsyncDaemonClient:
         """
         return await self._transport.execute(calls.register(name, pid, given))
 
-    async def rename_agent(self, name: str, to: str) -> Agent:
+    async def rename_agent(self, name: str, to: str) -> api.Agent:
         """Give an agent of this host another name; its mail moves with it."""
         return await self._transport.execute(calls.rename_agent(name, to))
 
-    async def retire_agent(self, name: str, reason: str | None = None) -> Agent:
+    async def retire_agent(self, name: str, reason: str | None = None) -> api.Agent:
         """Let an agent of this host take no more mail; senders are told the reason."""
         return await self._transport.execute(calls.retire_agent(name, reason))
 
-    async def pause_agents(self, *names: str, until: str, reason: str = "", program: str | None = None) -> list[Agent]:
+    async def pause_agents(
+        self, *names: str, until: str, reason: str = "", program: str | None = None
+    ) -> list[api.Agent]:
         """Let the mail of agents wait until a time (UTC, as text): nothing wakes them, and senders see the state.
 
         Without names it means every agent of `program`, and without that the agent that this client acts for.
         """
         return await self._transport.execute(calls.pause_agents(names, program, until, reason))
 
-    async def resume_agents(self, *names: str, program: str | None = None) -> list[Agent]:
+    async def resume_agents(self, *names: str, program: str | None = None) -> list[api.Agent]:
         """End the pauses of agents; return those that were paused."""
         return await self._transport.execute(calls.resume_agents(names, program))
 
@@ -301,18 +287,18 @@ class AsyncDaemonClient:
         note: str = "",
         mode: Literal["exclusive", "shared"] = "exclusive",
         is_repo: bool = False,
-    ) -> list[Reservation]:
+    ) -> list[api.Reservation]:
         """Reserve absolute paths, with everything below them, all or none; raises reservation_conflict.
 
         With `is_repo` the relay locks them too, for agents on other hosts.
         """
         return await self._transport.execute(calls.reserve(paths, for_s, note, mode, is_repo=is_repo))
 
-    async def reservations(self, path: str | None = None) -> list[Reservation]:
+    async def reservations(self, path: str | None = None) -> list[api.Reservation]:
         """Return the reservations of all agents; with a path, what keeps this agent from working on it."""
         return await self._transport.execute(calls.reservations(path))
 
-    async def release(self, *paths: str, is_forced: bool = False, via: str | None = None) -> list[Reservation]:
+    async def release(self, *paths: str, is_forced: bool = False, via: str | None = None) -> list[api.Reservation]:
         """Release paths that this agent has reserved, by default all; `is_forced` also those of other agents."""
         return await self._transport.execute(calls.release(paths, is_forced=is_forced, via=via))
 
@@ -338,15 +324,15 @@ class AsyncDaemonClient:
         """Change the profile that other members see; ProfileFields lists the arguments."""
         return await self._transport.execute(calls.profile(given))
 
-    async def health(self) -> Health:
+    async def health(self) -> api.Health:
         """Return the state of the daemon."""
         return await self._transport.execute(calls.health())
 
-    async def meshes(self) -> list[MeshState]:
+    async def meshes(self) -> list[api.MeshState]:
         """Return every mesh of the daemon with its state."""
         return await self._transport.execute(calls.meshes())
 
-    async def add_mesh(self, mesh: str, relay: str | None = None) -> Health:
+    async def add_mesh(self, mesh: str, relay: str | None = None) -> api.Health:
         """Let the daemon serve one more mesh, or try again one that has failed."""
         return await self._transport.execute(calls.add_mesh(mesh, relay))
 
@@ -358,7 +344,7 @@ class AsyncDaemonClient:
         """Let a new key take the place of this host's key in a mesh; return both node ids."""
         return await self._transport.execute(calls.rotate_key(mesh))
 
-    async def version(self) -> DaemonVersion:
+    async def version(self) -> api.DaemonVersion:
         """Return the version and the features of the daemon."""
         return await self._transport.execute(calls.version())
 
@@ -366,13 +352,13 @@ class AsyncDaemonClient:
         """Return the metrics in the Prometheus text format."""
         return await self._transport.text("/v1/metrics")
 
-    async def events_of_all_agents(self) -> AsyncIterator[DaemonEvent]:
+    async def events_of_all_agents(self) -> AsyncIterator[api.DaemonEvent]:
         """Yield events and messages of every agent of this host from now on, until the connection is lost."""
         async with self._transport.stream({}, SILENCE_S, "?all_agents=true") as stream:
             async for event in stream:
                 yield event
 
-    async def events(self, last_event_id: str | None = None) -> AsyncIterator[DaemonEvent]:
+    async def events(self, last_event_id: str | None = None) -> AsyncIterator[api.DaemonEvent]:
         """Yield events without end; after a lost connection it resumes after the last message, without a gap.
 
         It starts now, or after the message `last_event_id`. A daemon that does not run at the start is an error; if it

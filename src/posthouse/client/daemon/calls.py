@@ -15,22 +15,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from posthouse.client.daemon.local_api import (
-    Accepted,
-    Agent,
-    DaemonVersion,
-    Health,
-    InboxItem,
-    MeshState,
-    OutboxChain,
-    OutboxRow,
-    Page,
-    RequeuedRow,
-    Reservation,
-    Thread,
-    ThreadSummary,
-    Traffic,
-)
+from posthouse.client.daemon import local_api as api
 from posthouse.client.failures import error_from
 from posthouse.model.api import LockGrant
 from posthouse.model.clock import system_clock
@@ -84,9 +69,9 @@ def as_struct(kind: type[T]) -> Callable[[Any], T]:
     return lambda value: msgspec.convert(value, kind)
 
 
-def as_page(kind: type[T]) -> Callable[[Any], Page[T]]:
+def as_page(kind: type[T]) -> Callable[[Any], api.Page[T]]:
     """Return a reader of an answer with a page of items."""
-    return lambda value: Page(
+    return lambda value: api.Page(
         msgspec.convert(value["items"], list[kind]),  # type: ignore[valid-type]
         msgspec.convert(value.get("next"), str | None),
         msgspec.convert(value.get("mark"), str | None),
@@ -228,11 +213,11 @@ class AgentFields(TypedDict, total=False):
 # Messages
 
 
-def send(to: str, message: str, given: SendOptions) -> Call[Accepted]:
+def send(to: str, message: str, given: SendOptions) -> Call[api.Accepted]:
     return _sending("/v1/send", {"to": to, "message": message}, given)
 
 
-def post(topic: str, message: str, given: SendOptions) -> Call[Accepted]:
+def post(topic: str, message: str, given: SendOptions) -> Call[api.Accepted]:
     return _sending("/v1/topic/post", {"topic": topic, "message": message}, given)
 
 
@@ -247,30 +232,30 @@ def history(topic: str | None, member: str | None, before: str | int | None, lim
 # Inbox
 
 
-def inbox(given: InboxFilter, wait_s: float = 0.0) -> Call[Page[InboxItem]]:
+def inbox(given: InboxFilter, wait_s: float = 0.0) -> Call[api.Page[api.InboxItem]]:
     query: dict[str, Any] = _selection(given)
     query |= {name: given.get(name) for name in ("unread", "order", "limit", "reader")}
-    return Call("GET", "/v1/inbox", as_page(InboxItem), query | {"wait_s": wait_s or None}, wait_s=wait_s)
+    return Call("GET", "/v1/inbox", as_page(api.InboxItem), query | {"wait_s": wait_s or None}, wait_s=wait_s)
 
 
-def item(row_id: str, *, is_confirmed: bool = False) -> Call[InboxItem]:
-    return Call("GET", f"/v1/inbox/{_part(row_id)}", as_struct(InboxItem), {"confirm": is_confirmed or None})
+def item(row_id: str, *, is_confirmed: bool = False) -> Call[api.InboxItem]:
+    return Call("GET", f"/v1/inbox/{_part(row_id)}", as_struct(api.InboxItem), {"confirm": is_confirmed or None})
 
 
 def seen(ids: Sequence[str]) -> Call[int]:
     return Call("POST", "/v1/inbox/seen", _COUNT, body={"ids": list(ids)})
 
 
-def thread(message_id: str) -> Call[Thread]:
-    return Call("GET", f"/v1/threads/{_part(message_id)}", as_struct(Thread))
+def thread(message_id: str) -> Call[api.Thread]:
+    return Call("GET", f"/v1/threads/{_part(message_id)}", as_struct(api.Thread))
 
 
-def threads(before: str | None, limit: int | None) -> Call[Page[ThreadSummary]]:
-    return Call("GET", "/v1/threads", as_page(ThreadSummary), {"before": before, "limit": limit})
+def threads(before: str | None, limit: int | None) -> Call[api.Page[api.ThreadSummary]]:
+    return Call("GET", "/v1/threads", as_page(api.ThreadSummary), {"before": before, "limit": limit})
 
 
-def traffic(since: str | None) -> Call[Traffic]:
-    return Call("GET", "/v1/traffic", as_struct(Traffic), {"since": since})
+def traffic(since: str | None) -> Call[api.Traffic]:
+    return Call("GET", "/v1/traffic", as_struct(api.Traffic), {"since": since})
 
 
 def move_mark(mark: str, ids: Sequence[str]) -> Call[dict[str, Any]]:
@@ -290,24 +275,24 @@ def _selection(given: MailConditions) -> dict[str, Any]:
 # Outbox
 
 
-def outbox(given: OutboxQuery) -> Call[Page[OutboxRow]]:
-    return Call("GET", "/v1/outbox", as_page(OutboxRow), drop_none(**given))
+def outbox(given: OutboxQuery) -> Call[api.Page[api.OutboxRow]]:
+    return Call("GET", "/v1/outbox", as_page(api.OutboxRow), drop_none(**given))
 
 
 def requeue(
     row_id: str, new_client_message_id: str | None, text: str | None, via: str | None = None
-) -> Call[RequeuedRow]:
+) -> Call[api.RequeuedRow]:
     body = drop_none(id=row_id, new_client_message_id=new_client_message_id, message=text, via=via)
-    return Call("POST", "/v1/outbox/requeue", as_struct(RequeuedRow), body=body, is_repeatable=False)
+    return Call("POST", "/v1/outbox/requeue", as_struct(api.RequeuedRow), body=body, is_repeatable=False)
 
 
-def outbox_row(row_id: str) -> Call[OutboxChain]:
+def outbox_row(row_id: str) -> Call[api.OutboxChain]:
     return Call("GET", f"/v1/outbox/{_part(row_id)}", _read_chain)
 
 
-def drop(row_id: str, via: str | None = None) -> Call[RequeuedRow]:
+def drop(row_id: str, via: str | None = None) -> Call[api.RequeuedRow]:
     body = drop_none(id=row_id, via=via)
-    return Call("POST", "/v1/outbox/drop", as_struct(RequeuedRow), body=body, is_repeatable=False)
+    return Call("POST", "/v1/outbox/drop", as_struct(api.RequeuedRow), body=body, is_repeatable=False)
 
 
 def withdraw(message_id: str) -> Call[dict[str, Any]]:
@@ -349,46 +334,48 @@ def lock_release(resource: str, token: int, mesh: str | None) -> Call[dict[str, 
 # Agents of this host
 
 
-def agents() -> Call[Page[Agent]]:
-    return Call("GET", "/v1/agents", as_page(Agent))
+def agents() -> Call[api.Page[api.Agent]]:
+    return Call("GET", "/v1/agents", as_page(api.Agent))
 
 
-def register(name: str, pid: int | None, given: AgentFields) -> Call[Agent]:
-    return Call("POST", "/v1/agents", as_struct(Agent), body=drop_none(name=name, pid=pid, **given))
+def register(name: str, pid: int | None, given: AgentFields) -> Call[api.Agent]:
+    return Call("POST", "/v1/agents", as_struct(api.Agent), body=drop_none(name=name, pid=pid, **given))
 
 
-def rename_agent(name: str, to: str) -> Call[Agent]:
+def rename_agent(name: str, to: str) -> Call[api.Agent]:
     body = {"name": name, "to": to}
-    return Call("POST", "/v1/agents/rename", as_struct(Agent), body=body, is_repeatable=False)
+    return Call("POST", "/v1/agents/rename", as_struct(api.Agent), body=body, is_repeatable=False)
 
 
-def retire_agent(name: str, reason: str | None) -> Call[Agent]:
+def retire_agent(name: str, reason: str | None) -> Call[api.Agent]:
     body = drop_none(name=name, reason=reason)
-    return Call("POST", "/v1/agents/retire", as_struct(Agent), body=body, is_repeatable=False)
+    return Call("POST", "/v1/agents/retire", as_struct(api.Agent), body=body, is_repeatable=False)
 
 
-def pause_agents(names: Sequence[str], program: str | None, until: str, reason: str) -> Call[Page[Agent]]:
+def pause_agents(names: Sequence[str], program: str | None, until: str, reason: str) -> Call[api.Page[api.Agent]]:
     body = drop_none(names=list(names) or None, program=program, until=until, reason=reason)
-    return Call("POST", "/v1/agents/pause", as_page(Agent), body=body)
+    return Call("POST", "/v1/agents/pause", as_page(api.Agent), body=body)
 
 
-def resume_agents(names: Sequence[str], program: str | None) -> Call[Page[Agent]]:
+def resume_agents(names: Sequence[str], program: str | None) -> Call[api.Page[api.Agent]]:
     body = drop_none(names=list(names) or None, program=program)
-    return Call("POST", "/v1/agents/resume", as_page(Agent), body=body)
+    return Call("POST", "/v1/agents/resume", as_page(api.Agent), body=body)
 
 
-def reserve(paths: Sequence[str], for_s: float, note: str, mode: str, *, is_repo: bool) -> Call[Page[Reservation]]:
+def reserve(
+    paths: Sequence[str], for_s: float, note: str, mode: str, *, is_repo: bool
+) -> Call[api.Page[api.Reservation]]:
     body = {"paths": list(paths), "for_s": for_s, "note": note, "mode": mode, "repo": is_repo}
-    return Call("POST", "/v1/reservations", as_page(Reservation), body=body)
+    return Call("POST", "/v1/reservations", as_page(api.Reservation), body=body)
 
 
-def reservations(path: str | None) -> Call[Page[Reservation]]:
-    return Call("GET", "/v1/reservations", as_page(Reservation), query={"path": path})
+def reservations(path: str | None) -> Call[api.Page[api.Reservation]]:
+    return Call("GET", "/v1/reservations", as_page(api.Reservation), query={"path": path})
 
 
-def release(paths: Sequence[str], *, is_forced: bool, via: str | None = None) -> Call[Page[Reservation]]:
+def release(paths: Sequence[str], *, is_forced: bool, via: str | None = None) -> Call[api.Page[api.Reservation]]:
     body = drop_none(paths=list(paths) or None, force=is_forced, via=via)
-    return Call("DELETE", "/v1/reservations", as_page(Reservation), body=body)
+    return Call("DELETE", "/v1/reservations", as_page(api.Reservation), body=body)
 
 
 def set_on_mail(name: str, command: str | None) -> Call[dict[str, Any]]:
@@ -412,16 +399,16 @@ def profile(given: ProfileFields) -> Call[dict[str, Any]]:
     return Call("POST", "/v1/profile", as_object, body=drop_none(**given))
 
 
-def health() -> Call[Health]:
-    return Call("GET", "/v1/health", as_struct(Health))
+def health() -> Call[api.Health]:
+    return Call("GET", "/v1/health", as_struct(api.Health))
 
 
-def meshes() -> Call[list[MeshState]]:
-    return Call("GET", "/v1/meshes", lambda value: msgspec.convert(value["items"], list[MeshState]))
+def meshes() -> Call[list[api.MeshState]]:
+    return Call("GET", "/v1/meshes", lambda value: msgspec.convert(value["items"], list[api.MeshState]))
 
 
-def add_mesh(mesh: str, relay: str | None) -> Call[Health]:
-    return Call("POST", "/v1/meshes", as_struct(Health), body=drop_none(mesh=mesh, relay=relay))
+def add_mesh(mesh: str, relay: str | None) -> Call[api.Health]:
+    return Call("POST", "/v1/meshes", as_struct(api.Health), body=drop_none(mesh=mesh, relay=relay))
 
 
 def remove_mesh(mesh: str) -> Call[dict[str, Any]]:
@@ -432,18 +419,18 @@ def rotate_key(mesh: str | None) -> Call[dict[str, Any]]:
     return Call("POST", "/v1/key/rotate", as_object, body=drop_none(mesh=mesh))
 
 
-def version() -> Call[DaemonVersion]:
-    return Call("GET", "/v1/version", as_struct(DaemonVersion))
+def version() -> Call[api.DaemonVersion]:
+    return Call("GET", "/v1/version", as_struct(api.DaemonVersion))
 
 
-def _sending(path: str, body: dict[str, Any], given: SendOptions) -> Call[Accepted]:
+def _sending(path: str, body: dict[str, Any], given: SendOptions) -> Call[api.Accepted]:
     options = {**given, "meta": with_usage(given.get("meta"), given.get("usage")), "usage": None}
     options["client_message_id"] = options.get("client_message_id") or _MINTER.mint()
-    return Call("POST", path, as_struct(Accepted), body=body | drop_none(**options))
+    return Call("POST", path, as_struct(api.Accepted), body=body | drop_none(**options))
 
 
-def _read_chain(value: Any) -> OutboxChain:
-    return OutboxChain(msgspec.convert(value, OutboxRow), msgspec.convert(value["chain"], list[OutboxRow]))
+def _read_chain(value: Any) -> api.OutboxChain:
+    return api.OutboxChain(msgspec.convert(value, api.OutboxRow), msgspec.convert(value["chain"], list[api.OutboxRow]))
 
 
 def _part(text: str) -> str:

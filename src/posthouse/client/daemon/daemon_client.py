@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from posthouse.client.daemon import calls
+from posthouse.client.daemon import local_api as api
 from posthouse.client.daemon.blocking_transport import BlockingTransport
 from posthouse.client.daemon.calls import (
     AgentFields,
@@ -39,23 +40,6 @@ from posthouse.client.daemon.event_stream import (
     LongPoll,
     consuming_filter,
     waiting_filter,
-)
-from posthouse.client.daemon.local_api import (
-    Accepted,
-    Agent,
-    DaemonEvent,
-    DaemonVersion,
-    Health,
-    InboxItem,
-    MeshState,
-    OutboxChain,
-    OutboxRow,
-    Page,
-    RequeuedRow,
-    Reservation,
-    Thread,
-    ThreadSummary,
-    Traffic,
 )
 from posthouse.client.daemon.locate import acting_agent, daemon_address
 from posthouse.client.daemon.request_calls import AnswerPoll, OnPartial
@@ -117,7 +101,7 @@ class DaemonClient:
 
     # Messages
 
-    def send(self, to: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
+    def send(self, to: str, message: str, **given: Unpack[SendOptions]) -> api.Accepted:
         """Send a message to a member (name, node id or hex prefix) or #topic.
 
         Returns after the daemon has stored it on disk; the daemon then delivers it to the relay. SendOptions lists the
@@ -173,11 +157,13 @@ class DaemonClient:
 
     # Inbox
 
-    def inbox(self, **given: Unpack[InboxFilter]) -> Page[InboxItem]:
+    def inbox(self, **given: Unpack[InboxFilter]) -> api.Page[api.InboxItem]:
         """Return a page of the inbox, unread mail oldest first; InboxFilter lists the arguments."""
         return self._transport.execute(calls.inbox(given))
 
-    def wait(self, timeout_s: float = 60.0, *, peek: bool = False, **given: Unpack[InboxFilter]) -> Page[InboxItem]:
+    def wait(
+        self, timeout_s: float = 60.0, *, peek: bool = False, **given: Unpack[InboxFilter]
+    ) -> api.Page[api.InboxItem]:
         """Wait for unread mail that no wait of this agent has returned, and return it; [] after `timeout_s`.
 
         The daemon keeps the mark of `wait` over restarts; unread mail from before it is in `inbox(unread=True)`. With
@@ -188,12 +174,12 @@ class DaemonClient:
             self.advance(found)
         return found
 
-    def advance(self, page: Page[InboxItem]) -> None:
+    def advance(self, page: api.Page[api.InboxItem]) -> None:
         """Move the mark of the reader that asked for a page behind the page."""
         if page and page.mark is not None:
             self._transport.execute(calls.move_mark(page.mark, [item.id for item in page]))
 
-    def consume(self, reader: str, **given: Unpack[MailConditions]) -> Iterator[InboxItem]:
+    def consume(self, reader: str, **given: Unpack[MailConditions]) -> Iterator[api.InboxItem]:
         """Yield all mail, oldest first, then mail as it arrives, without end; read or not makes no difference.
 
         The daemon keeps a cursor under the name `reader`. It moves behind a message when the next one is asked for, so
@@ -206,7 +192,7 @@ class DaemonClient:
                 yield item
                 self._transport.execute(calls.move_mark(page.mark or reader, [item.id]))
 
-    def _poll(self, timeout_s: float, filter_: InboxFilter) -> Page[InboxItem]:
+    def _poll(self, timeout_s: float, filter_: InboxFilter) -> api.Page[api.InboxItem]:
         """Ask for mail until there is some or the time is over, also over a restart of the daemon."""
         poll = LongPoll(timeout_s)
         while True:
@@ -218,7 +204,7 @@ class DaemonClient:
             if found or poll.left_s <= 0:
                 return found
 
-    def item(self, row_id: str, *, confirm: bool = False) -> InboxItem:
+    def item(self, row_id: str, *, confirm: bool = False) -> api.InboxItem:
         """Return one message of the inbox; raises message_stale after its `valid_until`, unless you `confirm`."""
         return self._transport.execute(calls.item(row_id, is_confirmed=confirm))
 
@@ -230,21 +216,21 @@ class DaemonClient:
         """Mark every message that the conditions select as read, all without a condition; return how many were."""
         return self._transport.execute(calls.seen_all(given))
 
-    def thread(self, message_id: str) -> Thread:
+    def thread(self, message_id: str) -> api.Thread:
         """Return the thread of a message: everything of it that this host has, oldest first."""
         return self._transport.execute(calls.thread(message_id))
 
-    def threads(self, before: str | None = None, limit: int | None = None) -> Page[ThreadSummary]:
+    def threads(self, before: str | None = None, limit: int | None = None) -> api.Page[api.ThreadSummary]:
         """Return a page of the threads of this host, the one with the newest message first."""
         return self._transport.execute(calls.threads(before, limit))
 
-    def traffic(self, since: str | None = None) -> Traffic:
+    def traffic(self, since: str | None = None) -> api.Traffic:
         """Return how many messages agents of this host exchanged with whom since a time, by default an hour ago."""
         return self._transport.execute(calls.traffic(since))
 
     # Outbox
 
-    def outbox(self, **given: Unpack[OutboxQuery]) -> Page[OutboxRow]:
+    def outbox(self, **given: Unpack[OutboxQuery]) -> api.Page[api.OutboxRow]:
         """Return a page of the messages sent through this daemon, newest first; OutboxQuery lists the arguments."""
         return self._transport.execute(calls.outbox(given))
 
@@ -255,18 +241,18 @@ class DaemonClient:
         new_client_message_id: str | None = None,
         message: str | None = None,
         via: str | None = None,
-    ) -> RequeuedRow:
+    ) -> api.RequeuedRow:
         """Replace a dead or pending row by a new one under a new id, with the same or another message.
 
         `via` names the program through which a person acts, for the journal; likewise in `drop` and `release`.
         """
         return self._transport.execute(calls.requeue(row_id, new_client_message_id, message, via))
 
-    def outbox_row(self, row_id: str) -> OutboxChain:
+    def outbox_row(self, row_id: str) -> api.OutboxChain:
         """Return one row, by its id, client_message_id or message id, with the rows it was requeued from and to."""
         return self._transport.execute(calls.outbox_row(row_id))
 
-    def drop(self, row_id: str, *, via: str | None = None) -> RequeuedRow:
+    def drop(self, row_id: str, *, via: str | None = None) -> api.RequeuedRow:
         """Abort a dead or pending row without a replacement."""
         return self._transport.execute(calls.drop(row_id, via))
 
@@ -280,7 +266,7 @@ class DaemonClient:
         """Create a topic."""
         return self._transport.execute(calls.topic_change("create", topic))
 
-    def post(self, topic: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
+    def post(self, topic: str, message: str, **given: Unpack[SendOptions]) -> api.Accepted:
         """Send a message to a topic; returns after the daemon has stored it on disk."""
         return self._transport.execute(calls.post(topic, message, given))
 
@@ -316,11 +302,11 @@ class DaemonClient:
 
     # Agents of this host
 
-    def agents(self) -> list[Agent]:
+    def agents(self) -> list[api.Agent]:
         """Return the agents of this host, retired ones last."""
         return self._transport.execute(calls.agents())
 
-    def register(self, name: str, *, pid: int | None = None, **given: Unpack[AgentFields]) -> Agent:
+    def register(self, name: str, *, pid: int | None = None, **given: Unpack[AgentFields]) -> api.Agent:
         """Add an agent or change its fields; AgentFields lists the arguments.
 
         With the pid of a program, the answer has the name that this program uses: if another running process has
@@ -328,22 +314,22 @@ class DaemonClient:
         """
         return self._transport.execute(calls.register(name, pid, given))
 
-    def rename_agent(self, name: str, to: str) -> Agent:
+    def rename_agent(self, name: str, to: str) -> api.Agent:
         """Give an agent of this host another name; its mail moves with it."""
         return self._transport.execute(calls.rename_agent(name, to))
 
-    def retire_agent(self, name: str, reason: str | None = None) -> Agent:
+    def retire_agent(self, name: str, reason: str | None = None) -> api.Agent:
         """Let an agent of this host take no more mail; senders are told the reason."""
         return self._transport.execute(calls.retire_agent(name, reason))
 
-    def pause_agents(self, *names: str, until: str, reason: str = "", program: str | None = None) -> list[Agent]:
+    def pause_agents(self, *names: str, until: str, reason: str = "", program: str | None = None) -> list[api.Agent]:
         """Let the mail of agents wait until a time (UTC, as text): nothing wakes them, and senders see the state.
 
         Without names it means every agent of `program`, and without that the agent that this client acts for.
         """
         return self._transport.execute(calls.pause_agents(names, program, until, reason))
 
-    def resume_agents(self, *names: str, program: str | None = None) -> list[Agent]:
+    def resume_agents(self, *names: str, program: str | None = None) -> list[api.Agent]:
         """End the pauses of agents; return those that were paused."""
         return self._transport.execute(calls.resume_agents(names, program))
 
@@ -354,18 +340,18 @@ class DaemonClient:
         note: str = "",
         mode: Literal["exclusive", "shared"] = "exclusive",
         is_repo: bool = False,
-    ) -> list[Reservation]:
+    ) -> list[api.Reservation]:
         """Reserve absolute paths, with everything below them, all or none; raises reservation_conflict.
 
         With `is_repo` the relay locks them too, for agents on other hosts.
         """
         return self._transport.execute(calls.reserve(paths, for_s, note, mode, is_repo=is_repo))
 
-    def reservations(self, path: str | None = None) -> list[Reservation]:
+    def reservations(self, path: str | None = None) -> list[api.Reservation]:
         """Return the reservations of all agents; with a path, what keeps this agent from working on it."""
         return self._transport.execute(calls.reservations(path))
 
-    def release(self, *paths: str, is_forced: bool = False, via: str | None = None) -> list[Reservation]:
+    def release(self, *paths: str, is_forced: bool = False, via: str | None = None) -> list[api.Reservation]:
         """Release paths that this agent has reserved, by default all; `is_forced` also those of other agents."""
         return self._transport.execute(calls.release(paths, is_forced=is_forced, via=via))
 
@@ -391,15 +377,15 @@ class DaemonClient:
         """Change the profile that other members see; ProfileFields lists the arguments."""
         return self._transport.execute(calls.profile(given))
 
-    def health(self) -> Health:
+    def health(self) -> api.Health:
         """Return the state of the daemon."""
         return self._transport.execute(calls.health())
 
-    def meshes(self) -> list[MeshState]:
+    def meshes(self) -> list[api.MeshState]:
         """Return every mesh of the daemon with its state."""
         return self._transport.execute(calls.meshes())
 
-    def add_mesh(self, mesh: str, relay: str | None = None) -> Health:
+    def add_mesh(self, mesh: str, relay: str | None = None) -> api.Health:
         """Let the daemon serve one more mesh, or try again one that has failed."""
         return self._transport.execute(calls.add_mesh(mesh, relay))
 
@@ -411,7 +397,7 @@ class DaemonClient:
         """Let a new key take the place of this host's key in a mesh; return both node ids."""
         return self._transport.execute(calls.rotate_key(mesh))
 
-    def version(self) -> DaemonVersion:
+    def version(self) -> api.DaemonVersion:
         """Return the version and the features of the daemon."""
         return self._transport.execute(calls.version())
 
@@ -419,7 +405,7 @@ class DaemonClient:
         """Return the metrics in the Prometheus text format."""
         return self._transport.text("/v1/metrics")
 
-    def events(self, last_event_id: str | None = None) -> Iterator[DaemonEvent]:
+    def events(self, last_event_id: str | None = None) -> Iterator[api.DaemonEvent]:
         """Yield events without end; after a lost connection it resumes after the last message, without a gap.
 
         It starts now, or after the message `last_event_id`. A daemon that does not run at the start is an error; if it

@@ -13,20 +13,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from posthouse.daemon import request_fields
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.ipc import merged
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.outbox import OutboxFilter
 from posthouse.daemon.outbox.outbox_rows import OutboxRow
-from posthouse.daemon.request_fields import (
-    ClientMessageId,
-    Destination,
-    MeshName,
-    MessageText,
-    RowBoundary,
-    RowKey,
-    Topic,
-)
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.daemon.send import MessageFields, SendRequest, Via
 from posthouse.http.response import HttpResponse, json_response
@@ -38,7 +30,7 @@ _KEY_HEADER = "Idempotency-Key"
 
 
 class PostBody(MessageFields, kw_only=True):
-    topic: Topic
+    topic: request_fields.Topic
 
 
 async def send_message(call: LocalCall) -> HttpResponse:
@@ -113,28 +105,28 @@ MAX_LIMIT = 500
 
 class OutboxQuery(msgspec.Struct):
     status: Literal["pending", "inflight", "done", "dead", "aborted"] | None = None
-    to: Destination | None = None
+    to: request_fields.Destination | None = None
     #: only later rows are returned
-    after: RowBoundary | None = None
+    after: request_fields.RowBoundary | None = None
     #: only earlier rows are returned
-    before: RowBoundary | None = None
+    before: request_fields.RowBoundary | None = None
     #: rows after another one come oldest first, everything else newest first
     order: Literal["oldest", "newest"] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
 
 
 class RequeueBody(msgspec.Struct, forbid_unknown_fields=True):
-    id: RowKey
-    new_client_message_id: ClientMessageId | None = None
-    message: MessageText | None = None
-    mesh: MeshName | None = None
+    id: request_fields.RowKey
+    new_client_message_id: request_fields.ClientMessageId | None = None
+    message: request_fields.MessageText | None = None
+    mesh: request_fields.MeshName | None = None
     #: program through which a person acts, for the journal
     via: Via | None = None
 
 
 class DropBody(msgspec.Struct, forbid_unknown_fields=True):
-    id: RowKey
-    mesh: MeshName | None = None
+    id: request_fields.RowKey
+    mesh: request_fields.MeshName | None = None
     via: Via | None = None
 
 
