@@ -35,7 +35,7 @@ from posthouse.relay.wire.accept_results import Committed
 from posthouse.relay.wire.webhook_rows import ParkedEvent, WebhookRow
 
 log = structlog.get_logger(__name__)
-POLL_S = 1.0  # between looks for journal records, which no commit announces, and for webhooks of other relays
+POLL_S = 1.0  # between looks for journal records, which no commit announces, and for webhooks that other relays change
 _GATHER_S = 0.02  # commits of this time are read together: a busy relay is not read for each of them
 _SENT_AT_ONCE = 32  # requests of all webhooks together
 _UNMATCHED_STEP = 1_000  # records without a match after which the cursor is written
@@ -106,12 +106,14 @@ class Dispatcher:
     async def _run(self) -> None:
         while True:
             self._wakeup.clear()
+            pause_s = None if self._store.shared is None else POLL_S  # alone, this relay makes all changes itself
             try:
                 rows = await self._store.webhooks.all() if self._charge.is_here else []
                 self._start_tasks({row.webhook_id for row in rows if row.state is webhook.WebhookState.ACTIVE})
             except PosthouseError as failure:  # such as a store that is restarting
                 log.warning("webhooks_not_read", code=failure.code, reason=str(failure))
-            await _wait(self._wakeup, POLL_S)
+                pause_s = POLL_S
+            await _wait(self._wakeup, pause_s)
 
     def _start_tasks(self, active: set[str]) -> None:
         for webhook_id in active - self._serving.keys():
@@ -125,6 +127,7 @@ class Dispatcher:
     def _forget(self, webhook_id: str, _task: asyncio.Task[None]) -> None:
         for kept in (self._serving, self._wakers, self._looked, self._waiting_since_ns):
             kept.pop(webhook_id, None)
+        self._wakeup.set()  # it may have become active again while its task ended
 
     async def _serve(self, webhook_id: str) -> None:
         """Send what one webhook has to send, until it is removed, suspended or ended."""
@@ -325,7 +328,7 @@ def _ended(row: WebhookRow) -> WebhookRow:
     return msgspec.structs.replace(row, state=webhook.WebhookState.ENDED, last_error="the receiver answered 410")
 
 
-async def _wait(event: asyncio.Event, seconds: float) -> None:
+async def _wait(event: asyncio.Event, seconds: float | None) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
