@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -40,9 +40,16 @@ _PARAMETERS = {
     "keepalives_count": 3,
     "client_encoding": "UTF8",
 }
-_WRITER_SETTINGS = {"lock_timeout": _LOCK_MS, "idle_in_transaction_session_timeout": _IDLE_MS}
+# The server keeps the plan of a statement while tables grow: one that was made for a table of a few rows reads all of
+# it for each group, until the table is analyzed. All statements find their rows by key, so sessions plan for that.
+_BY_KEY: dict[str, int | str] = {
+    "enable_seqscan": "off",
+    "jit": "off",
+}  # jit would compile what has no index, because its cost is set high
+_JOINS_BY_KEY: dict[str, int | str] = {"enable_hashjoin": "off", "enable_mergejoin": "off"}
+_WRITER_SETTINGS = _BY_KEY | _JOINS_BY_KEY | {"lock_timeout": _LOCK_MS, "idle_in_transaction_session_timeout": _IDLE_MS}
 _COPY_SETTINGS = {"lock_timeout": _LOCK_MS, "statement_timeout": 0, "idle_in_transaction_session_timeout": 0}
-_READER_SETTINGS = {"statement_timeout": _READ_MS, "idle_in_transaction_session_timeout": _READ_MS}
+_READER_SETTINGS = _BY_KEY | {"statement_timeout": _READ_MS, "idle_in_transaction_session_timeout": _READ_MS}
 
 
 class ServerConnection:
@@ -121,7 +128,7 @@ class ServerConnection:
             self._connection.close()
 
 
-def open_session(url: str, settings: dict[str, int]) -> ServerConnection:
+def open_session(url: str, settings: Mapping[str, int | str]) -> ServerConnection:
     """Open a session with these settings; raise a PosthouseError."""
     try:
         given = conninfo.conninfo_to_dict(url)
