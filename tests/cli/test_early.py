@@ -46,7 +46,7 @@ def bodies(asked: list[bytes]) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("word", ["version", "--version"])
 def test_version_imports_no_library(tmp_path: Path, word: str) -> None:
-    assert imports_of(tmp_path, word) == {"__future__", "posthouse"}
+    assert imports_of(tmp_path, word) == {"__future__", "gc", "posthouse"}
     done = run_command(tmp_path, word)
     assert done.stdout == f"posthouse {__version__} (Python {sys.version.split()[0]})\n"
 
@@ -69,6 +69,7 @@ def test_send_imports_json_and_socket_and_nothing_heavier(tmp_path: Path) -> Non
 def test_send_without_a_daemon_imports_no_store_no_log_and_no_renderer(tmp_path: Path) -> None:
     assert run_command(tmp_path, "keys", "new").returncode == 0
     unused = {"apsw", "jinja2", "prometheus_client", "pygments", "rich", "structlog", "tomlkit", "uvloop"}
+    unused |= {"difflib", "plistlib", "pyrage", "smtplib", "zoneinfo"}
     found = imports_of(tmp_path, "send", "bob", "hello", "--relay", "http://127.0.0.1:9", exit_code=Exit.UNREACHABLE)
     assert {"aiohttp", "nacl"} <= found
     assert found & unused == set()

@@ -20,6 +20,7 @@ from posthouse.cli.config import flags_of
 from posthouse.cli.daemon_home import adopt, backup, leave, ps, restore, rotate_token
 from posthouse.cli.daemon_outbox import app as outbox
 from posthouse.cli.daemon_start import StartOptions, daemon_pid, ensure_daemon, existing_mesh
+from posthouse.cli.lean_imports import import_for_server
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.cli.service import install_service, uninstall_service
@@ -86,6 +87,7 @@ def up(
 def _run(options: StartOptions, flags: dict[str, Any], output: Output) -> None:
     from posthouse.cli.daemon_start import daemon_settings, record_relay, run_daemon
 
+    import_for_server()
     settings, values = daemon_settings(options, flags)
     if options.relay is not None and not settings.is_ephemeral:
         first = settings.meshes[0]

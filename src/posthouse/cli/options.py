@@ -18,6 +18,7 @@ from cyclopts import Group, Parameter
 
 from posthouse.cli.completers import complete_agents, complete_meshes
 from posthouse.cli.config import Settings, find_home, load_settings
+from posthouse.cli.lean_imports import import_aiohttp
 from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class RelayOptions:
     def client(self, mesh: str | None = None) -> Client:
         """Return a client with the key of this node; it is not connected yet."""
         from posthouse.cli.output import show
+
+        import_aiohttp()
         from posthouse.client import Client
         from posthouse.model.node import DEFAULT_MESH
 

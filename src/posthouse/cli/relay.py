@@ -16,6 +16,7 @@ from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
 from posthouse.cli.config import Settings, load_settings, setting_tokens
+from posthouse.cli.lean_imports import import_for_server
 from posthouse.cli.options import DEFAULT_MESH_OPTIONS, DEFAULT_RELAY, MeshOptions, RelayOptions, key_path
 from posthouse.cli.output import PLAIN, Output
 from posthouse.cli.relay_follow import follow, promote
@@ -68,6 +69,7 @@ def up(
         posthouse relay up --listen 127.0.0.1:0 --data-dir ./relay --json
         posthouse relay up --listen 0.0.0.0:7420 --tls-cert cert.pem --tls-key key.pem --admin ed25519:...
     """
+    import_for_server()
     from posthouse.relay.process import run_relay, server_settings
 
     given = {} if flags is None else flags.given()

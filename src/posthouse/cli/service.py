@@ -8,7 +8,6 @@ servers never need. A server that notifies its manager gets a watchdog: systemd 
 from __future__ import annotations
 
 import os
-import plistlib
 import re
 import shutil
 import sys
@@ -143,6 +142,8 @@ exit "$code"
 
 def launchd_plist(service: ServiceDefinition) -> str:
     """Return the text of the property list."""
+    import plistlib
+
     agent = {
         "Label": service.name,
         "ProgramArguments": ["/bin/sh", "-c", _AGENT_SCRIPT % Exit.IDENTITY, service.name, *service.command],

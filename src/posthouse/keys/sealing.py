@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-import pyrage  # type: ignore[import-untyped]  # a compiled module without type stubs
 from blake3 import blake3
 from nacl.bindings import (
     crypto_box_afternm,
@@ -84,6 +83,8 @@ _AGE_BEGIN = "-----BEGIN AGE ENCRYPTED FILE-----\n"
 
 def seal_age(readers: Iterable[str], plaintext: bytes) -> str:
     """Return `plaintext` sealed for every node in `readers`."""
+    import pyrage  # type: ignore[import-untyped]  # compiled, without type stubs; few messages have several readers
+
     recipients = [pyrage.ssh.Recipient.from_str(write_public_line(node)) for node in dict.fromkeys(readers)]
     if not recipients:
         raise ValueError("sealing needs at least one reader")
@@ -95,6 +96,8 @@ def open_age(key: NodeKey, content: str) -> bytes:
     """Return the plaintext if `key` is one of the readers; refuse altered content."""
     if not content.startswith(_AGE_BEGIN) or not content.isascii():
         raise error("sealed_malformed", enc=AGE, reason="it is not age armor")
+    import pyrage
+
     identity = pyrage.ssh.Identity.from_buffer(write_private_key(key).encode())
     try:
         plaintext: bytes = pyrage.decrypt(content.encode(), [identity])

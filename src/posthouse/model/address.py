@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from posthouse.model.errors import error
@@ -69,6 +68,8 @@ def parse_address(text: str) -> Address:
 
 def near_misses(text: str, known: Iterable[str]) -> list[str]:
     """Return the known addresses that a mistyped one may mean, the closest first."""
+    from difflib import get_close_matches  # only for mistakes
+
     return get_close_matches(text.lower(), sorted(set(known)), n=3, cutoff=0.6)
 
 

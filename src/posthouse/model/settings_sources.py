@@ -7,7 +7,6 @@ than posthouse's own variables and flags, stronger than the file. The caller rea
 
 from __future__ import annotations
 
-import difflib
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -154,6 +153,8 @@ def flatten_settings(file: Mapping[str, Any]) -> dict[str, Any]:
 def _find(settings: Mapping[str, Setting], name: str) -> Setting:
     setting = settings.get(name)
     if setting is None:
+        import difflib  # only for mistakes
+
         near = difflib.get_close_matches(name, settings, n=1, cutoff=0.6)
         hint = f"Did you mean {near[0]}?" if near else None
         raise error("setting_invalid", hint=hint, name=name, source="the file", reason="there is no such setting")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from posthouse.model.limits import DAY_S, SECOND_NS
 
@@ -54,6 +53,8 @@ def _read_time(text: str, now: datetime) -> datetime | None:
 
 def _zone(name: str | None) -> tzinfo | None:
     """Return a time zone by its name; the one of this machine if none is given or known."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
     try:
         return None if name is None else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):

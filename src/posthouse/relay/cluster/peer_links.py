@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
@@ -84,7 +85,8 @@ class PeerLink:
 
     async def _serve(self) -> None:
         timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context() if self._url.startswith("https:") else True)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while True:
                 with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
                     await self._connect(session)

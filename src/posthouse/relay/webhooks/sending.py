@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import smtplib
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
@@ -98,6 +97,8 @@ class WebhookSender:
         settings = self._settings
         if settings.smtp is None or settings.smtp_from is None:
             return Attempt(Outcome.RETRY, "the relay has no server for e-mail")
+        import smtplib  # most relays send no e-mail
+
         message = EmailMessage()
         message["From"], message["To"], message["Subject"] = settings.smtp_from, to, subject
         message.set_content(text)
@@ -120,7 +121,13 @@ class WebhookSender:
     def _session(self, *, is_plain: bool) -> aiohttp.ClientSession:
         if is_plain not in self._sessions:
             resolver = GuardedResolver(self.guard, is_plain=is_plain)
-            connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, limit=0, limit_per_host=4)
+            connector = aiohttp.TCPConnector(
+                ssl=True if is_plain else ssl.create_default_context(),
+                resolver=resolver,
+                use_dns_cache=False,
+                limit=0,
+                limit_per_host=4,
+            )
             self._sessions[is_plain] = aiohttp.ClientSession(
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=self._settings.timeout_s),
@@ -145,6 +152,8 @@ class WebhookSender:
 
 def _send_mail(server: str, message: EmailMessage, timeout_s: float) -> None:
     """Send an e-mail; with TLS unless the server is on this machine and offers none."""
+    import smtplib
+
     parts = urlsplit(server)
     host, context = parts.hostname or "localhost", ssl.create_default_context()
     smtp: smtplib.SMTP
