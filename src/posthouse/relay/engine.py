@@ -232,8 +232,7 @@ class RelayEngine(Reads):
 
     def _open_copies(self) -> None:
         parts = self.store, self.meshes, self.clock
-        self.mirroring = Mirroring(*parts, self._path.open_mirror, self._from_seq, self.settings.mirrors)
-        self._path.listen(self.mirroring.note_committed)
+        self.mirroring = Mirroring(*parts, self._path.open_mirror, self._from_seq, self.listen, self.settings.mirrors)
         self.followers = Followers(self.store.changes, self.settings.data_dir, self.clock, self.settings.follow)
 
     def _open_retention(self) -> None:
@@ -250,13 +249,11 @@ class RelayEngine(Reads):
 
     def _open_requests_and_webhooks(self) -> None:
         store, meshes, clock, settings = self.store, self.meshes, self.clock, self.settings
-        self.requests = OpenRequests(store)
-        self._path.listen(self.requests.publish)
+        self.requests = OpenRequests(store, self.listen)
         sender = WebhookSender(settings.sending, clock)
         self.webhooks = Webhooks(store, meshes, sender, clock, settings.webhooks_per_mesh)
-        self.dispatcher = Dispatcher(store, meshes, sender, clock, self.charge)
+        self.dispatcher = Dispatcher(store, meshes, sender, clock, self.charge, self.listen)
         self.webhooks.on_change = self.dispatcher.wake
-        self._path.listen(self.dispatcher.publish)
         self.incoming_hooks = IncomingHooks(
             store, meshes, self.administration, self.accept, clock, settings.webhooks_per_mesh, self.rate_share
         )

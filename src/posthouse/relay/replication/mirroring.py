@@ -9,8 +9,8 @@ needs no fence. Only deletions have their effect, so that what an author erased 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -25,7 +25,7 @@ from posthouse.relay.accept.submission import Answered, OnAnswers, Submitter
 from posthouse.relay.replication.range_fingerprints import Message, answer, key_of
 from posthouse.relay.store.event_rows import ContentRow
 from posthouse.relay.store.protocol import RelayStore
-from posthouse.relay.wire.accept_results import Accepted, Committed
+from posthouse.relay.wire.accept_results import Accepted, Listen
 
 PAGE_EVENTS = 200
 PAGE_BYTES = 4 * MIB
@@ -67,6 +67,7 @@ class Mirroring:
         clock: Clock,
         open_submitter: Callable[[OnAnswers, str, str], Submitter],
         from_seq: Callable[[str | None], Awaitable[int | None]],
+        listen: Listen,
         rights: MirrorRights,
     ) -> None:
         self._store = store
@@ -74,21 +75,19 @@ class Mirroring:
         self._clock = clock
         self._open_submitter = open_submitter
         self._from_seq = from_seq
+        self._listen = listen
         self.rights = rights
-        self._committed = asyncio.Event()
+        #: of readers that wait for events
+        self._wakers: set[asyncio.Event] = set()
         self._comparing = asyncio.Lock()
         self._key_set: _KeySet | None = None
         self._is_stopping = False
 
-    def note_committed(self, _batch: Sequence[Committed]) -> None:
-        """Wake the readers that wait for events."""
-        self._committed.set()
-        self._committed = asyncio.Event()
-
     def stop_waiting(self) -> None:
         """Answer the readers that wait, and let no other wait: the relay stops."""
         self._is_stopping = True
-        self.note_committed(())
+        for waker in self._wakers:
+            waker.set()
 
     async def push(self, node: str, mesh: str, events: Sequence[bytes]) -> MirrorPushed:
         """Take events of another relay; each is verified, and stored if it is new here."""
@@ -118,13 +117,25 @@ class Mirroring:
         """Return events of a mesh after a cursor; wait up to `wait_s` for the first one."""
         self._require(node, wanted.mesh or "")
         seq = await self._from_seq(after) or 0
-        committed = self._committed
-        page = await self._read_page(wanted, seq)
-        if not page.events and page.is_end and wait_s > 0 and not self._is_stopping:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(committed.wait(), wait_s)
+        with self._woken_by_commits() as waker:
             page = await self._read_page(wanted, seq)
+            if not page.events and page.is_end and wait_s > 0 and not self._is_stopping:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(waker.wait(), wait_s)
+                page = await self._read_page(wanted, seq)
         return page
+
+    @contextmanager
+    def _woken_by_commits(self) -> Iterator[asyncio.Event]:
+        """Yield an event that the next commit sets, also a commit before the wait begins."""
+        waker = asyncio.Event()
+        self._wakers.add(waker)
+        stop_listening = self._listen(lambda _batch: waker.set())
+        try:
+            yield waker
+        finally:
+            stop_listening()
+            self._wakers.discard(waker)
 
     async def fetch(self, node: str, mesh: str, ids: Sequence[str]) -> MirrorFetched:
         """Return events of a mesh by their ids; of some only the id is left."""

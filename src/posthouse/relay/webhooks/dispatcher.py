@@ -31,7 +31,7 @@ from posthouse.relay.store.shared_store import Charge
 from posthouse.relay.webhooks.payloads import Item, notice_of, ntfy_request, slack_request
 from posthouse.relay.webhooks.selecting import Selection, select_items
 from posthouse.relay.webhooks.sending import Attempt, WebhookSender
-from posthouse.relay.wire.accept_results import Committed
+from posthouse.relay.wire.accept_results import Committed, Listen
 from posthouse.relay.wire.webhook_rows import ParkedEvent, WebhookRow
 
 log = structlog.get_logger(__name__)
@@ -52,8 +52,11 @@ class _Looked(NamedTuple):
 class Dispatcher:
     """Serves the webhooks of a relay."""
 
-    def __init__(self, store: RelayStore, meshes: Meshes, sender: WebhookSender, clock: Clock, charge: Charge) -> None:
+    def __init__(
+        self, store: RelayStore, meshes: Meshes, sender: WebhookSender, clock: Clock, charge: Charge, listen: Listen
+    ) -> None:
         self._store = store
+        self._listen = listen
         self._charge = charge
         self._meshes = meshes
         self._sender = sender
@@ -64,6 +67,8 @@ class Dispatcher:
         self._wakeup = asyncio.Event()
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._wakers: dict[str, asyncio.Event] = {}
+        #: set while webhooks are active
+        self._stop_listening: Callable[[], None] | None = None
         #: how far webhooks have read without a match, beyond their cursors
         self._looked: dict[str, _Looked] = {}
         #: since when an event waits to be sent, by webhook
@@ -85,10 +90,10 @@ class Dispatcher:
     def wake(self) -> None:
         """Look for webhooks that have changed."""
         self._wakeup.set()
-        self.publish()
+        self._wake_active()
 
-    def publish(self, _batch: Sequence[Committed] = ()) -> None:
-        """Let the active webhooks look for events to send; costs nothing where there are none."""
+    def _wake_active(self, _batch: Sequence[Committed] = ()) -> None:
+        """Let the active webhooks look for events to send."""
         for waker in self._wakers.values():
             waker.set()
 
@@ -116,6 +121,11 @@ class Dispatcher:
             await _wait(self._wakeup, pause_s)
 
     def _start_tasks(self, active: set[str]) -> None:
+        if active and self._stop_listening is None:
+            self._stop_listening = self._listen(self._wake_active)
+        elif not active and self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
         for webhook_id in active - self._serving.keys():
             self._wakers[webhook_id] = asyncio.Event()
             task = asyncio.get_running_loop().create_task(self._serve(webhook_id), name=f"webhook {webhook_id}")

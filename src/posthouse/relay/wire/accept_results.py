@@ -79,6 +79,8 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 
 #: Called on the event loop with the events of one group, in seq order; groups come in commit order.
 Listener = Callable[[Sequence[Committed]], None]
+#: Call a listener with every group of committed events from now on; return a function that stops it.
+Listen = Callable[[Listener], Callable[[], None]]
 QUEUE_FULL = "queue_full"
 
 
