@@ -8,10 +8,12 @@ change voids their roots: docs/protocol.md and its vectors describe both.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from blake3 import blake3
 
 HASH_BYTES = 32
+_KEPT_NODES = 4_096  # about 1 MiB; leaves of a tree share most of their way to the root, and come together
 _INNER = b"\x01"
 
 
@@ -33,6 +35,7 @@ def paths(leaves: Sequence[bytes]) -> list[bytes]:
     return [b"".join(path) for path in found]
 
 
+@lru_cache(maxsize=64 * 64)
 def path_length(index: int, size: int) -> int:
     """Return how many hashes the path of a leaf has in a tree of `size` leaves."""
     length, last = 0, size - 1
@@ -48,9 +51,9 @@ def root_of_path(leaf: bytes, index: int, size: int, path: bytes) -> bytes:
     while last:
         sibling = path[at : at + HASH_BYTES]
         if index & 1:
-            node, at = _hash(sibling, node), at + HASH_BYTES
+            node, at = _hash_of_path(sibling, node), at + HASH_BYTES
         elif index < last:
-            node, at = _hash(node, sibling), at + HASH_BYTES
+            node, at = _hash_of_path(node, sibling), at + HASH_BYTES
         index, last = index >> 1, last >> 1
     return node
 
@@ -66,3 +69,6 @@ def _levels(leaves: Sequence[bytes]) -> list[Sequence[bytes]]:
 
 def _hash(left: bytes, right: bytes) -> bytes:
     return blake3(_INNER + left + right).digest()
+
+
+_hash_of_path = lru_cache(maxsize=_KEPT_NODES)(_hash)

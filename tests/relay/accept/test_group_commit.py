@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from posthouse.model.clock import SystemClock
+from posthouse.model.clock import FakeClock, SystemClock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.relay.accept.group_commit import GROUP_EVENTS, GROUPS_AHEAD, GroupCommitter
 from posthouse.relay.messages.deferred_writes import DeferredWrites
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.store.sqlite.store import SqliteStore
+from tests.sqlite.waiting import eventually
 
 WAIT_S = 30
 TRIPS = "trips"
@@ -68,6 +70,33 @@ async def test_deferred_job_joins_the_next_urgent_group_and_is_written_first(sto
     assert log == [(deferred, ["sent"]), (urgent, ["confirmation"])]
     assert store.statistics()["committed_items"] - before == 1  # one unit of work
     assert (urgent.committed, deferred.committed) == ([["confirmation"]], [["sent"]])
+
+
+class ThreadHandler(Handler):
+    """Notes the thread of each write."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.threads: list[threading.Thread] = []
+
+    def write(self, unit: Unit, jobs: Sequence[str]) -> list[int]:
+        self.threads.append(threading.current_thread())
+        return super().write(unit, jobs)
+
+
+async def test_lone_event_is_written_on_the_loop_and_a_list_on_the_thread_of_the_writer(tmp_path: Path) -> None:
+    clock = FakeClock()  # no commit takes long
+    store = SqliteStore(tmp_path / "relay.db", clock)
+    committer, handler = GroupCommitter(store, clock), ThreadHandler()
+    for events in (1, 64):
+        clock.advance(1)
+        eventually(lambda: store._store.writer._is_asleep)
+        committer.submit(handler, "job", events=events)
+        committer.flush()
+        await drain(committer)
+    store.close()
+    loop_thread = threading.current_thread()
+    assert [thread is loop_thread for thread in handler.threads] == [True, False]
 
 
 async def test_deferred_job_without_an_urgent_one_is_written_after_a_moment(store: SqliteStore) -> None:

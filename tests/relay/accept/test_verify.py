@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from posthouse.keys.batch_signature import sign_batch
 from posthouse.model.clock import FakeClock
 from posthouse.model.event import encode_event
+from posthouse.model.limits import BATCH_MAX_EVENTS, SECOND_NS
 from posthouse.relay.accept import verify
 from posthouse.relay.accept.submission import Answered, Job, Submission, Submitter
 from posthouse.relay.accept.verify import (
@@ -90,6 +92,32 @@ async def test_lone_large_event_is_verified_on_a_thread(threaded: RelayEngine, v
 async def test_list_is_verified_on_threads(threaded: RelayEngine, verified_on_loop: list[bool]) -> None:
     await threaded.accept_many([ALICE.raw() for _ in range(20)])
     assert verified_on_loop == [False] * 20
+
+
+async def test_events_of_a_batch_signature_are_verified_without_a_change_of_thread(
+    engine: RelayEngine, verified_on_loop: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "LONE_SLICE_NS", WAIT_S * SECOND_NS)
+    answers = await asyncio.wait_for(engine.accept_many(_batch(BATCH_MAX_EVENTS)), WAIT_S)
+    assert [answer.status for answer in answers] == [201] * BATCH_MAX_EVENTS
+    assert verified_on_loop == [True] * BATCH_MAX_EVENTS
+
+
+async def test_events_that_only_claim_to_share_a_signature_take_the_loop_no_longer_than_a_slice(
+    threaded: RelayEngine, verified_on_loop: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "LONE_SLICE_NS", 0)
+    answers = await asyncio.wait_for(threaded.accept_many(_batch(8) + _batch(8)), WAIT_S)
+    assert [answer.status for answer in answers] == [201] * 16
+    assert verified_on_loop.count(True) == 1
+
+
+def _batch(size: int) -> list[bytes]:
+    events = [ALICE.event() for _ in range(size)]
+    signatures = sign_batch(ALICE.key, [event.id for event in events])
+    return [
+        encode_event(msgspec.structs.replace(event, sig=sig)) for event, sig in zip(events, signatures, strict=True)
+    ]
 
 
 async def test_events_that_come_together_are_verified_on_threads_but_for_the_first(

@@ -58,11 +58,13 @@ class _Waiting(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The jobs of one handler in a group, and their sizes."""
+    """The jobs of one handler in a group, their sizes and how many events each of them has."""
 
     handler: JobHandler
     jobs: list[Any]
     sizes: list[int]
+    #: of each job
+    events: list[int]
 
 
 class GroupCommitter:
@@ -145,7 +147,7 @@ class GroupCommitter:
                 lambda unit: [part.handler.write(unit, part.jobs) for part in parts],
                 partial(self._finish, parts, is_urgent, self._clock.boot_ns()),
                 size=sum([sum(part.sizes) for part in parts]),
-                is_short=is_urgent and len(parts) == 1 and len(parts[0].jobs) == 1,
+                is_short=is_urgent and len(parts) == 1 and parts[0].events == [1],
             )
         except PosthouseError as refusal:
             self._count_ahead(-1, is_urgent)
@@ -211,7 +213,9 @@ def _to_retry(parts: list[_Part], failure: BaseException) -> list[_Part]:
     if _concerns_all(failure) or sum([len(part.jobs) for part in parts]) == 1:
         return []
     return [
-        _Part(part.handler, [job], [size]) for part in parts for job, size in zip(part.jobs, part.sizes, strict=True)
+        _Part(part.handler, [job], [size], [events])
+        for part in parts
+        for job, size, events in zip(part.jobs, part.sizes, part.events, strict=True)
     ]
 
 
@@ -237,7 +241,8 @@ def _parts(group: Sequence[_Waiting]) -> list[_Part]:
     for each in group:
         part = by_handler.get(each.handler)
         if part is None:
-            part = by_handler[each.handler] = _Part(each.handler, [], [])
+            part = by_handler[each.handler] = _Part(each.handler, [], [], [])
         part.jobs.append(each.job)
         part.sizes.append(each.size)
+        part.events.append(each.events)
     return list(by_handler.values())

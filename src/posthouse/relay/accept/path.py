@@ -115,15 +115,16 @@ class AcceptPath:
         self._authorizer.strangers.check(submission.submitter.payer)
         if self.tracer is not None:
             submission.entered_ns = self.tracer.now_ns()
-        is_alone = not self._events and len(jobs) == 1
+        is_alone = not self._events
         self._events += len(jobs)
         self._bytes += submission.size
         self._idle.clear()
         submission.submitter.waiting.append(submission)
-        if is_alone and self._verifier.verify_now(jobs[0]):
-            self._on_verified(jobs)
-        else:
-            self._verifier.add(jobs)
+        verified = self._verifier.verify_now(jobs) if is_alone else 0
+        if verified:
+            self._on_verified(jobs[:verified])
+        if verified < len(jobs):
+            self._verifier.add(jobs[verified:])
 
     def _on_verified(self, jobs: Sequence[Job]) -> None:
         """Authorize the submissions that are complete now, in the order of their connections, and commit them."""

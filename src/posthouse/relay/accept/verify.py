@@ -3,8 +3,10 @@
 Verifying is pure apart from the time it takes. With two usable processors or more, worker threads verify slices of
 jobs and return them in any order; submitters restore the order. The costly part, the signature, releases the
 interpreter lock. On one processor threads only take time from the event loop and the writer, so the loop verifies for
-at most a millisecond at a time and serves everything else between two slices. Either way a small event
-that is alone on the whole path is verified at once, one per loop iteration, so that no flood is verified so.
+at most a millisecond at a time and serves everything else between two slices. Either way the loop verifies a small
+event that is alone on the whole path at once, and also the events of a batch signature: they share the only part that
+threads would verify in parallel. It does so once per iteration, for two milliseconds at most, so that a flood cannot
+keep it busy.
 
 Usable processors are those of the affinity mask, within the quotas of the control groups (cgroup v2: cpu.max, v1:
 cpu.cfs_quota_us).
@@ -26,7 +28,7 @@ import structlog
 
 from posthouse.keys.signature import verify
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event, check_publishable, check_structure, decode_event, read_event
+from posthouse.model.event import BATCH_PREFIX, Event, check_publishable, check_structure, decode_event, read_event
 from posthouse.model.limits import KIB, MILLISECOND_NS
 from posthouse.relay.accept.submission import Job
 from posthouse.relay.store.event_rows import event_row, mirrored_row
@@ -34,7 +36,9 @@ from posthouse.relay.store.event_rows import event_row, mirrored_row
 log = structlog.get_logger(__name__)
 OnVerified = Callable[[Sequence[Job]], None]
 LONE_BYTES = 4 * KIB  # of JSON: verified in about a tenth of a millisecond, most of it the signature
+_BATCH_MARK = f'"sig":"{BATCH_PREFIX}'.encode()  # in the JSON of an event; elsewhere it only costs a look at the clock
 SLICE_NS = MILLISECOND_NS  # how long the event loop verifies before it serves everything else
+LONE_SLICE_NS = 2 * MILLISECOND_NS  # at once: more than the largest batch takes
 SLICE_JOBS = 16  # of a worker thread: about a millisecond of signatures, long enough to pay, short enough to share
 REPORT_JOBS = 2 * SLICE_JOBS  # reported at once by a busy worker: a report makes it wait for the interpreter lock
 
@@ -74,8 +78,11 @@ class Verifier(Protocol):
         """How many jobs nothing verifies yet."""
         ...
 
-    def verify_now(self, job: Job) -> bool:
-        """Verify a lone small job at once and return True, or return False; `on_verified` is not called for it."""
+    def verify_now(self, jobs: Sequence[Job]) -> int:
+        """Verify jobs of a lone submission at once, as far as they are cheap, and return how many were verified.
+
+        `on_verified` is not called for them.
+        """
         ...
 
     def add(self, jobs: Sequence[Job]) -> None:
@@ -92,23 +99,37 @@ def open_verifier(threads: int, on_verified: OnVerified) -> Verifier:
     return ThreadVerifier(threads, on_verified) if threads else LoopVerifier(on_verified)
 
 
-class _OncePerIteration:
-    """Grants one lone job per iteration of the event loop."""
+class _LoneVerifier:
+    """Verifies a lone submission on the event loop, once per iteration, for at most LONE_SLICE_NS."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
         self._loop = asyncio.get_running_loop()
         self._is_used = False
 
-    def take(self, job: Job) -> bool:
-        """Return True if this job may be verified at once."""
-        if self._is_used or len(job.raw) > LONE_BYTES:
-            return False
+    def verify(self, jobs: Sequence[Job]) -> int:
+        """Verify the first jobs if they are cheap; return how many were verified."""
+        if self._is_used or len(jobs[0].raw) > LONE_BYTES or (len(jobs) > 1 and _BATCH_MARK not in jobs[0].raw):
+            return 0
         self._is_used = True
         self._loop.call_soon(self._reset)
-        return True
+        return _verify_for_slice(jobs, self._now_ns, LONE_SLICE_NS)
 
     def _reset(self) -> None:
         self._is_used = False
+
+
+def _verify_for_slice(jobs: Iterable[Job], now_ns: Callable[[], int], slice_ns: int) -> int:
+    """Verify jobs while the next one is likely to fit into the slice, at least one; return how many."""
+    begin_ns = before_ns = now_ns()
+    count = 0
+    for count, job in enumerate(jobs, start=1):  # noqa: B007 - the last one is the result
+        verify_job(job)
+        after_ns = now_ns()
+        if after_ns - begin_ns + (after_ns - before_ns) > slice_ns:
+            break
+        before_ns = after_ns
+    return count
 
 
 class LoopVerifier:
@@ -118,7 +139,7 @@ class LoopVerifier:
         self._on_verified = on_verified
         self._now_ns = now_ns
         self._loop = asyncio.get_running_loop()
-        self._lone = _OncePerIteration()
+        self._lone = _LoneVerifier(now_ns)
         self._jobs: deque[Job] = deque()
         self._is_scheduled = False
 
@@ -126,11 +147,8 @@ class LoopVerifier:
     def waiting(self) -> int:
         return len(self._jobs)
 
-    def verify_now(self, job: Job) -> bool:
-        if self._jobs or not self._lone.take(job):
-            return False
-        verify_job(job)
-        return True
+    def verify_now(self, jobs: Sequence[Job]) -> int:
+        return 0 if self._jobs else self._lone.verify(jobs)
 
     def add(self, jobs: Sequence[Job]) -> None:
         self._jobs.extend(jobs)
@@ -142,17 +160,9 @@ class LoopVerifier:
         """Do nothing: there are no threads."""
 
     def _verify_slice(self) -> None:
-        """Verify jobs while the next one is likely to fit into the slice, at least one; then yield to the loop."""
-        verified: list[Job] = []
-        begin_ns = before_ns = self._now_ns()
-        while self._jobs:
-            job = self._jobs.popleft()
-            verify_job(job)
-            verified.append(job)
-            now_ns = self._now_ns()
-            if now_ns - begin_ns + (now_ns - before_ns) > SLICE_NS:
-                break
-            before_ns = now_ns
+        """Verify one slice of the jobs, then yield to the loop."""
+        count = _verify_for_slice(self._jobs, self._now_ns, SLICE_NS)
+        verified = [self._jobs.popleft() for _ in range(count)]
         if self._jobs:
             self._loop.call_soon(self._verify_slice)
         else:
@@ -166,7 +176,7 @@ class ThreadVerifier:
     def __init__(self, threads: int, on_verified: OnVerified) -> None:
         self._on_verified = on_verified
         self._loop = asyncio.get_running_loop()
-        self._lone = _OncePerIteration()
+        self._lone = _LoneVerifier(time.monotonic_ns)
         self._jobs: deque[Job] = deque()
         #: True wakes a worker, False stops it
         self._wake_ups: SimpleQueue[bool] = SimpleQueue()
@@ -181,11 +191,8 @@ class ThreadVerifier:
     def waiting(self) -> int:
         return len(self._jobs)
 
-    def verify_now(self, job: Job) -> bool:
-        if self._idle < len(self._threads) or not self._lone.take(job):
-            return False
-        verify_job(job)
-        return True
+    def verify_now(self, jobs: Sequence[Job]) -> int:
+        return 0 if self._idle < len(self._threads) else self._lone.verify(jobs)
 
     def add(self, jobs: Sequence[Job]) -> None:
         self._jobs.extend(jobs)
