@@ -22,6 +22,7 @@ from hypothesis import settings
 from tests.new_stores import copied_schemas
 from tests.postgresql.server import PostgresServer, find_installation, run_server
 from tests.scheduling import FileScheduling, rank
+from tests.temporary import use_memory
 
 _SLOW_S = 900  # what starts several JVMs may take on a busy machine
 
@@ -32,6 +33,7 @@ settings.load_profile("untimed")
 def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    use_memory()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
