@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import load_all_checks
+from schemathesis.core.result import Ok
 from schemathesis.pytest.lazy import get_all_tests
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
@@ -105,6 +106,7 @@ def _agreement_test(operation: Any, rules_beyond_schemas: Mapping[str, str], pre
     def check_operation(served: Served) -> None:
         load_all_checks()
         [found] = get_all_tests(schema=operation, test_func=check, settings=None, given_kwargs=None)
+        assert isinstance(found, Ok), f"{operation} is not described well: {found}"
         _, run = found.ok()
         run(served=served)
 
