@@ -47,6 +47,22 @@ class Replication:
         if is_on:
             _until(self.primary, "SELECT sync_state FROM pg_stat_replication", "sync")
 
+    def hold_standby(self) -> None:
+        """Let the standby receive everything so far, and show nothing newer until `release_standby`."""
+        self._until_caught_up()
+        self.standby.admin("SELECT pg_wal_replay_pause()")
+        _until(self.standby, "SELECT pg_get_wal_replay_pause_state()", "paused")
+
+    def release_standby(self) -> None:
+        """Let the standby catch up with the primary."""
+        self.standby.admin("SELECT pg_wal_replay_resume()")
+        self._until_caught_up()
+
+    def _until_caught_up(self) -> None:
+        with psycopg.connect(self.primary.url("postgres"), autocommit=True) as connection:
+            (end,) = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone() or ("",)
+        _until(self.standby, f"SELECT (pg_last_wal_replay_lsn() >= '{end}')::text", "true")
+
     def lose_primary(self) -> None:
         """Kill every process of the primary at once."""
         self.primary.stop(signal.SIGKILL)

@@ -13,10 +13,14 @@ import pyspark
 import pytest
 
 from bench.pipeline_stores import make_mixed_store
+from posthouse.cli.exit_codes import Exit
 from posthouse.keys import keyfile
+from posthouse.pipeline.audit.audit import audit
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.lake.storage import SCRATCH
 from posthouse.pipeline.run.lake_run import bring_up_to_date
+from posthouse.pipeline.tables.catalog import TABLES
 from tests.pipeline.relay import Post, post_office
 from tests.pipeline.run.lakes import journal_rows, table_rows
 from tests.pipeline.s3 import SECRET
@@ -34,15 +38,17 @@ _JOB = Path(__file__).with_name("cluster_job.py")
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark-programs")
-def test_a_cluster_that_shares_only_s3_makes_the_same_tables(spark: SparkSession, bucket: str, tmp_path: Path) -> None:
+def test_a_cluster_that_shares_only_s3_makes_and_audits_the_same_tables(
+    spark: SparkSession, bucket: str, tmp_path: Path
+) -> None:
     store = make_mixed_store(tmp_path / "relay", _ROWS)
     keyfile.create(store.with_name("key.json"))
-    far, near = Lake(f"{bucket}/lake"), Lake(tmp_path / "near")
+    far, near, planted = Lake(f"{bucket}/lake"), Lake(tmp_path / "near"), Lake(f"{bucket}/planted")
     with standalone_cluster(tmp_path) as cluster, post_office(tmp_path) as post:
-        done = _submit(cluster, post, store, far)
-        assert done.returncode == 0, done.stderr
-        refused, *_steps, report = [json.loads(line) for line in done.stdout.splitlines()]
-        assert cluster.executors() == EXECUTORS
+        done = _submit(cluster, post, store, far, planted)
+        assert done.returncode == Exit.REFUSED, done.stderr  # the audit has findings
+        refused, *steps, audited = [json.loads(line) for line in done.stdout.splitlines()]
+        assert cluster.executors() == 2 * EXECUTORS  # of the run and of the audit
         shown = [done.stdout, done.stderr, *(path.read_text(errors="replace") for path in cluster.logs())]
     assert refused == {
         "source": "source_not_shared",
@@ -50,7 +56,13 @@ def test_a_cluster_that_shares_only_s3_makes_the_same_tables(spark: SparkSession
         "tables": ["bronze_epochs"],
         "told_committed": False,
     }
-    assert report["rows"] >= _ROWS
+    assert max(step["rows"] for step in steps if "versions" in step) >= _ROWS
+    found = audit(spark, planted, is_derived=True)
+    assert {str(step) for step in steps if "code" in step} == {str(each._asdict()) for each in found.findings}
+    checked = {name: getattr(found, name) for name in ("records", "events", "seals", "derived")}
+    assert audited == checked | {"findings": found.total, "codes": dict(found.counts)}
+    assert found.derived == len(TABLES) and found.counts["derived_differs"] > 0
+    assert not any(name.startswith(SCRATCH) for name in planted.storage.child_names())
     for lake in (far, near):  # this machine goes on where the cluster ended: the run has left records of its own
         bring_up_to_date(spark, lake, [Access(str(store))])
     assert journal_rows(spark, far) == journal_rows(spark, near)
@@ -60,13 +72,14 @@ def test_a_cluster_that_shares_only_s3_makes_the_same_tables(spark: SparkSession
     assert not any(SECRET in text for text in shown), "a log shows the key of S3"
 
 
-def _submit(cluster: Cluster, post: Post, store: Path, lake: Lake) -> subprocess.CompletedProcess[str]:
+def _submit(cluster: Cluster, post: Post, store: Path, *lakes: Lake) -> subprocess.CompletedProcess[str]:
     flags = ("--source", post.relay.url, "--key-file", str(post.home / "sender.json"), "--json")
+    places = [lake.location for lake in lakes]
     (cluster.folder / "driver").mkdir()
     options = {"POSTHOUSE_HOME": str(cluster.folder / "home"), "PYSPARK_PYTHON": sys.executable}
     options |= {"SPARK_LOCAL_IP": "127.0.0.1"}
     return subprocess.run(
-        [str(_SUBMIT), *cluster.flags, str(_JOB), str(store), str(cluster.folder / "driver"), lake.location, *flags],
+        [str(_SUBMIT), *cluster.flags, str(_JOB), str(store), str(cluster.folder / "driver"), *places, *flags],
         env=os.environ | options,
         capture_output=True,
         text=True,
