@@ -16,12 +16,14 @@ import pytest
 
 from posthouse.files import private_dir
 from posthouse.keys import NodeKey
+from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.archive_history import Archived, archive
 from posthouse.pipeline.audit.audit import audit
 from posthouse.pipeline.connector.source_access import access_with_key
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.bronze_erasures import ErasureTable
 from posthouse.pipeline.lake.lake import BronzeScan, RowFilter
+from posthouse.pipeline.run.lake_run import hold_lake, lake_id
 from posthouse.pipeline.tables.catalog import TABLES
 from tests.faults.campaign import chance, rounds
 from tests.faults.child import Child
@@ -36,6 +38,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark-programs")]
 _PATIENCE_S = 600  # Spark on a loaded machine takes its time
 _NOTES = 10
 _STEPS = 2 + len(TABLES)  # the minimum of reported steps: two copies, then every table
+_LEASE_S = 60  # longer than the lease of a killed run
 _LATER_S = 0.6  # a kill comes up to so much later, between two steps
 
 
@@ -97,8 +100,23 @@ def reports(child: Child) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def test_runs_over_a_relay_follow_it_until_they_are_asked_to_end(place: Place) -> None:
+@pytest.mark.faults
+def test_a_first_load_that_is_killed_anywhere_is_completed_by_runs_that_follow_the_relay_until_asked_to_end(
+    place: Place, spark: SparkSession
+) -> None:
+    luck = chance("pipeline first load")
     place.publish(place.post.key, "note")
+    firsts = [place._replace(lake=Lake(place.folder / f"first{number}")) for number in range(rounds(0, 11))]
+    for each in (*firsts, place):
+        _start_and_kill(each, luck, "run")
+        if {"bronze_journal", "bronze_events"} <= set(each.lake.names()):
+            each.contents()
+            check_seals(each.lake)
+    for each in firsts:
+        assert _complete(each, "run") == (0, "")
+        assert (_count(each, "note"), audit(spark, each.lake, is_derived=True).findings) == (_NOTES, [])
+        check_private(each.lake.path)
+    _wait_until_free(place)
     with place.command("run", "--every", "1s") as child:
         runs = reports(child)
         assert next(runs)["published"] >= 2
@@ -125,13 +143,7 @@ def test_an_erasure_that_is_killed_anywhere_is_completed_by_the_next_and_nothing
         _start_and_kill(place, luck, *(("run",) if number % 2 else words))
         place.contents()
     place.publish(author, "secret")
-    for _ in range(_PATIENCE_S):  # the children of a killed command hold the lake until they notice its end
-        with place.command(*words) as child:
-            code = child.wait(_PATIENCE_S)
-        if "a failed run releases the lake" not in child.errors:
-            break
-        time.sleep(1)
-    assert (code, child.errors) == (0, "")
+    assert _complete(place, *words) == (0, "")
     assert _count(place, "note") >= _NOTES
     left = [path for path in _files_with(place.folder, "secret") if path.parent != place.post.relay.data_dir]
     assert left == [], "only the relay overwrites its own files, when it needs the space"
@@ -146,6 +158,32 @@ def _start_and_kill(place: Place, luck: Random, *words: str) -> None:
     with place.command(*words) as child:
         child.wait_lines(luck.randrange(1, _STEPS), _PATIENCE_S)
         time.sleep(luck.uniform(0, _LATER_S))
+
+
+def _complete(place: Place, *words: str) -> tuple[int, str]:
+    """Run a command to its end and return its exit code and errors."""
+    _wait_until_free(place)
+    with place.command(*words) as child:
+        return child.wait(_PATIENCE_S), child.errors
+
+
+def _wait_until_free(place: Place) -> None:
+    """Return when nothing holds the lake: neither children of a killed command nor its lease at the relay."""
+
+    async def work() -> None:
+        resource = f"lake/{lake_id(place.lake)}"
+        async with place.post.client(place.post.reader) as client, client.lock(resource, lease_s=30, wait_s=_LEASE_S):
+            pass
+
+    asyncio.run(work())
+    for _ in range(_PATIENCE_S * 10):
+        try:
+            with hold_lake(place.lake):
+                return
+        except PosthouseError as failure:
+            assert failure.code == "lake_busy"
+            time.sleep(0.1)
+    raise TimeoutError(f"a process holds {place.lake.location}")
 
 
 def _files_with(folder: Path, words: str) -> Iterator[Path]:

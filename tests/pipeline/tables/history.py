@@ -36,6 +36,8 @@ EVENTS_SCHEMA = (
     "created_at_ns bigint, recipient string, expiration_s bigint, event string"
 )
 EPOCHS_SCHEMA = "epoch string, parent string, fork_seq bigint, store string, url string, started_at_ns bigint"
+#: What a sender may claim although it is no amount of dollars.
+WRONG_COSTS = ("NaN", "free", -5, 1e300)
 Row = dict[str, Any]
 
 
@@ -140,7 +142,14 @@ class Writer:
         meta: Row = {}
         if self.random.random() < 0.5:
             usage = {"model": self.random.choice(["small", "large"]), "input_tokens": 10, "output_tokens": 3}
-            meta["usage"] = usage | {"cost_usd": self.random.randrange(1, 10**6) / 10**7}
+            cost = self.random.randrange(1, 10**6)
+            wrong = {
+                "input_tokens": "many",
+                "output_tokens": -3,
+                "cached_tokens": 2**63,
+                "cost_usd": WRONG_COSTS[cost % 4],
+            }
+            meta["usage"] = usage | (wrong if cost % 5 == 0 else {"cost_usd": cost / 10**7})
         if self.random.random() < 0.1:
             meta["conversation_id"] = f"talk-{self.random.randrange(3)}"
         tags = [["mesh", "main"], ["meta", json.dumps(meta)], ["priority", self.random.choice(["now", "low"])]]

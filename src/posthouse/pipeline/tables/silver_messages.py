@@ -33,6 +33,8 @@ from posthouse.pipeline.tables.declaration import (
 )
 
 ACCEPTED, CONTENT = "accepted", "content"
+_MAX_TOKENS = 10**12  # of one message: sums of millions of messages stay below 2**63
+_MAX_USD = 10**9  # of one message
 KEYS = ("source", "message_id")
 _POSITION = struct(epoch=TEXT, seq=LONG, at_ns=LONG, fact=TEXT, source=TEXT, message_id=TEXT)
 _ACCEPTED = struct(
@@ -191,14 +193,21 @@ def _tag(name: str) -> Column:
 
 
 def _usage(body: Column, at: str) -> dict[str, Column]:
+    """Return the usage that a message claims; nothing has checked its form."""
     return {
         "model": text(body, f"{at}.model"),
-        "input_tokens": f.coalesce(number(body, f"{at}.input_tokens"), number(body, f"{at}.inputTokens")),
-        "output_tokens": f.coalesce(number(body, f"{at}.output_tokens"), number(body, f"{at}.outputTokens")),
-        "cached_tokens": f.coalesce(number(body, f"{at}.cached_tokens"), number(body, f"{at}.cachedTokens")),
+        "input_tokens": _claimed(body, f"{at}.input_tokens", f"{at}.inputTokens", "long", _MAX_TOKENS),
+        "output_tokens": _claimed(body, f"{at}.output_tokens", f"{at}.outputTokens", "long", _MAX_TOKENS),
+        "cached_tokens": _claimed(body, f"{at}.cached_tokens", f"{at}.cachedTokens", "long", _MAX_TOKENS),
         "task": text(body, f"{at}.task"),
-        "cost_usd": f.coalesce(text(body, f"{at}.cost_usd"), text(body, f"{at}.costUsd")).cast("double"),
+        "cost_usd": _claimed(body, f"{at}.cost_usd", f"{at}.costUsd", "double", _MAX_USD),
     }
+
+
+def _claimed(body: Column, field: str, camel: str, kind: str, largest: int) -> Column:
+    """Return a number from 0 to `largest`, else NULL: no sender can make a run fail, or lower the cost of a day."""
+    value = f.coalesce(text(body, field), text(body, camel)).try_cast(kind)
+    return f.when(value.between(0, largest), value)
 
 
 def messages(inputs: Mapping[str, DataFrame]) -> DataFrame:
