@@ -281,7 +281,7 @@ def pipeline(
 
         python -m bench pipeline
         python -m bench pipeline --quick --json
-        python -m bench pipeline --growth 100000 1000000 10000000 --json
+        python -m bench pipeline --growth 300000 1000000 3000000 --json
     """
     from bench.pipeline import measure_pipeline, measure_sizes
     from bench.scales import QUICK_PIPELINE, PipelineScale

@@ -119,12 +119,13 @@ def _resident() -> dict[str, int]:
 WARM_UP_ROWS = 2_000
 ROWS_PER_DAY = 10_000
 NEW_ROWS = 100
+_TENFOLD = 10
 
 
 def measure_growth(
     spark: SparkSession, folder: Path, sizes: Sequence[int], new_runs: int, on_progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Run over a history of each size; return the costs, and the largest factors from one size to the next.
+    """Run over a history of each size; return the costs, and the factors by which ten times the history costs more.
 
     `cold` is the first run of the session, which compiles every plan. Each whole run is followed by `new_runs` with
     a few new records, and by a query that starts a Spark of its own.
@@ -140,15 +141,18 @@ def measure_growth(
     return {
         "cold": cold,
         "sizes": found,
-        "times": _largest_factor([each["seconds"] for each in found]),
+        "times": largest_factor(sizes, [each["seconds"] for each in found]),
         "new_cpu_seconds": found[-1]["new_cpu_seconds"],
-        "new_times": _largest_factor([each["new_cpu_seconds"] for each in found]),
+        "new_times": largest_factor(sizes, [each["new_cpu_seconds"] for each in found]),
         "query_seconds": found[-1]["query"]["seconds"],
     }
 
 
-def _largest_factor(costs: Sequence[float]) -> float:
-    return max((round(later / earlier, 2) for earlier, later in pairwise(costs)), default=1.0)
+def largest_factor(sizes: Sequence[int], costs: Sequence[float]) -> float:
+    """Return the largest factor between the costs of a size and of ten times that size; without one, of neighbours."""
+    measured = list(zip(sizes, costs, strict=True))
+    tenfold = [(cost, later) for size, cost in measured for other, later in measured if other == _TENFOLD * size]
+    return max((round(later / cost, 2) for cost, later in tenfold or pairwise(costs)), default=1.0)
 
 
 def _measure(spark: SparkSession, folder: Path, rows: int, new_runs: int) -> dict[str, Any]:

@@ -53,3 +53,9 @@ def test_the_measured_records_have_the_size_that_is_said(tmp_path: Path) -> None
         db.close()
     sizes = {sum(len(text or "") for text in record[2:]) + 16 for record in records}
     assert (len(records), sizes) == (50, {ROW_BYTES})
+
+
+def test_growth_is_between_a_history_and_ten_times_as_much() -> None:
+    assert pipeline_growth.largest_factor((300, 1_000, 3_000), (1.0, 4.0, 9.0)) == 9.0
+    assert pipeline_growth.largest_factor((100, 1_000, 10_000), (1.0, 4.0, 20.0)) == 5.0
+    assert pipeline_growth.largest_factor((100, 200), (1.0, 3.0)) == 3.0
