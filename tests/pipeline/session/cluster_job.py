@@ -18,7 +18,6 @@ from posthouse.cli.exit_codes import run
 from posthouse.cli.pipeline_options import PipelineOptions
 from posthouse.journal.cursor import DIRECTORY
 from posthouse.model.errors import PosthouseError
-from posthouse.pipeline.audit import derived
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.delta import Commit
@@ -35,7 +34,7 @@ _PLANTED = "silver_leases"
 
 def main(store: str, folder: str, s3: str, planted: str, *flags: str) -> None:
     """Print what was refused, run the command with `flags` into the lake in S3, and audit a damaged copy of it."""
-    derive.SMALL_TABLE_ROWS = derived.SMALL_TABLE_ROWS = _SMALL_TABLE_ROWS
+    derive.SMALL_TABLE_ROWS = _SMALL_TABLE_ROWS
     os.chdir(folder)
     spark = PipelineOptions(lake=s3).session()
     shutil.copy(store, "relay.db")

@@ -13,8 +13,8 @@ import pyspark
 import pytest
 
 from bench.pipeline_stores import make_mixed_store
-from posthouse.cli.exit_codes import Exit
 from posthouse.keys import keyfile
+from posthouse.model.codes.spec import Exit
 from posthouse.pipeline.audit.audit import audit
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake

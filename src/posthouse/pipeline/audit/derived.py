@@ -18,8 +18,8 @@ from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.delta import Delta
 from posthouse.pipeline.lake.storage import SCRATCH, open_storage
+from posthouse.pipeline.run import derive
 from posthouse.pipeline.run.copy_feeds import ignore_step
-from posthouse.pipeline.run.derive import SMALL_TABLE_ROWS, Deriver
 from posthouse.pipeline.session.spark import is_on_this_machine, scratch_directory, small_session
 from posthouse.pipeline.tables.bronze import COPIES, EPOCHS_TABLE, LOST
 
@@ -49,7 +49,7 @@ def check_derived(spark: SparkSession, lake: Lake) -> tuple[list[Finding], int]:
 
     _refuse_outdated(spark, lake)
     with _scratch_lake(spark, lake) as scratch:
-        Deriver(spark, scratch, ignore_step).derive()
+        derive.Deriver(spark, scratch, ignore_step).derive()
         findings = [finding for table in TABLES for finding in _compare(spark, lake, scratch, table)]
     return findings, len(TABLES)
 
@@ -68,7 +68,7 @@ def _scratch_lake(spark: SparkSession, lake: Lake) -> Iterator[ScratchLake]:
 
 
 def _refuse_outdated(spark: SparkSession, lake: Lake) -> None:
-    if outdated := Deriver(spark, lake, ignore_step).outdated_tables():
+    if outdated := derive.Deriver(spark, lake, ignore_step).outdated_tables():
         raise error("lake_outdated", path=lake.location, table=outdated[0])
 
 
@@ -78,7 +78,7 @@ def _compare(spark: SparkSession, lake: Lake, scratch: Lake, table: Table) -> li
 
     columns = [field.name for field in table.schema.fields if field.name != LOST]
     count = sum(file.rows for each in (lake, scratch) for file in each.delta(table.name).files())
-    session = spark if count > SMALL_TABLE_ROWS else small_session(spark)
+    session = spark if count > derive.SMALL_TABLE_ROWS else small_session(spark)
     stored = lake.rows(session, table.name, columns).withColumn(_SURPLUS, f.lit(1))
     expected = scratch.rows(session, table.name, columns).withColumn(_SURPLUS, f.lit(-1))
     counted = stored.unionByName(expected).groupBy(*columns).agg(f.sum(_SURPLUS).alias(_SURPLUS))
