@@ -16,9 +16,9 @@ from contextlib import contextmanager
 def import_for_server() -> None:
     """Import the libraries of a relay or a daemon; it saves 6 MB of each process."""
     import_aiohttp()
-    with _hidden(
-        "rich"
-    ):  # structlog would import it, and pygments, for tracebacks that `posthouse.cli.log` never writes
+    # structlog would import rich, and rich pygments,
+    # for tracebacks that `posthouse.cli.log` never writes.
+    with _hidden("rich"):
         import structlog  # noqa: F401
 
 

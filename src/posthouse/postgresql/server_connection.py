@@ -42,10 +42,8 @@ _PARAMETERS = {
 }
 # The server keeps the plan of a statement while tables grow: one that was made for a table of a few rows reads all of
 # it for each group, until the table is analyzed. All statements find their rows by key, so sessions plan for that.
-_BY_KEY: dict[str, int | str] = {
-    "enable_seqscan": "off",
-    "jit": "off",
-}  # jit would compile what has no index, because its cost is set high
+# Without `jit` off the server would compile the few statements without an index, whose cost is set high by this.
+_BY_KEY: dict[str, int | str] = {"enable_seqscan": "off", "jit": "off"}
 _JOINS_BY_KEY: dict[str, int | str] = {"enable_hashjoin": "off", "enable_mergejoin": "off"}
 _WRITER_SETTINGS = _BY_KEY | _JOINS_BY_KEY | {"lock_timeout": _LOCK_MS, "idle_in_transaction_session_timeout": _IDLE_MS}
 _COPY_SETTINGS = {"lock_timeout": _LOCK_MS, "statement_timeout": 0, "idle_in_transaction_session_timeout": 0}
