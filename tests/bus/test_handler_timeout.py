@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from posthouse.bus.handlers import HandlerRun
+from posthouse.bus.running import Deadlines
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError
 from tests.bus.house import House
@@ -28,7 +28,7 @@ async def timers(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.TimerHandle]:
 
     def noting(when: float, callback: Callable[..., object], *arguments: Any, **options: Any) -> asyncio.TimerHandle:
         handle = call_at(when, callback, *arguments, **options)
-        if isinstance(getattr(callback, "__self__", None), HandlerRun):
+        if isinstance(getattr(callback, "__self__", None), Deadlines):
             found.append(handle)
         return handle
 
@@ -36,7 +36,9 @@ async def timers(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.TimerHandle]:
     return found
 
 
-async def test_handled_message_leaves_no_timer_behind(house: House, timers: list[asyncio.TimerHandle]) -> None:
+async def test_handled_messages_share_one_timer_that_ends_with_the_bus(
+    house: House, timers: list[asyncio.TimerHandle]
+) -> None:
     bus, got = await house.bus(reliability=reliability(), handler_timeout_s=_LIMIT_S), Recorder()
     await bus.register_endpoint("a.b")
     await bus.subscribe("a.b", got)
@@ -44,7 +46,9 @@ async def test_handled_message_leaves_no_timer_behind(house: House, timers: list
         await bus.publish("a.b", number, from_="c")
     await got.wait(3)
     await settled(bus, "a.b")
-    assert [timer.cancelled() for timer in timers] == [True, True, True]
+    assert [timer.cancelled() for timer in timers] == [False]
+    await bus.close()
+    assert [timer.cancelled() for timer in timers] == [True]
 
 
 async def test_closed_bus_leaves_no_timer_of_a_running_handler_behind(

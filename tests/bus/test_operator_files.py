@@ -85,6 +85,47 @@ async def test_what_the_file_no_longer_names_is_the_default_again(house: House) 
     await until_limit(bus, 100)
 
 
+async def test_file_that_appears_after_a_quiet_time_counts_for_the_next_publish(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posthouse.bus.operator_files._SETTLED_S", 0.0)
+    bus = await opened(house)
+    assert await limit_of(bus, "before", 3) == 3
+    write_limits(house, rateLimit={"maxPerWindow": 1})
+    assert await limit_of(bus, "created", 3) == 1
+    write_limits(house, rateLimit={"maxPerWindow": 2})
+    assert await limit_of(bus, "edited", 3) == 2
+
+
+async def test_file_that_appears_within_one_step_of_the_file_systems_clock_counts_for_the_next_publish(
+    house: House,
+) -> None:
+    bus = await opened(house)
+    (house.root / "other").touch()
+    assert await limit_of(bus, "before", 3) == 3
+    modified_ns = house.root.stat().st_mtime_ns
+    write_limits(house, rateLimit={"maxPerWindow": 1})
+    os.utime(house.root, ns=(modified_ns, modified_ns))
+    assert await limit_of(bus, "created", 3) == 1
+
+
+async def test_absent_files_cost_one_look_at_their_directory(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posthouse.bus.operator_files._SETTLED_S", 0.0)
+    bus = await opened(house)
+    await limit_of(bus, "before", 1)
+    stat, paths = os.stat, list[Path]()
+
+    def noting(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if isinstance(path, str | Path):
+            paths.append(Path(path))
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", noting)
+    await limit_of(bus, "c", 1)
+    monkeypatch.undo()
+    assert [path for path in paths if path.is_relative_to(house.root)] == [house.root]
+
+
 async def test_removed_file_is_all_defaults_in_every_process(house: House) -> None:
     house.root.mkdir(mode=0o700)
     write_limits(house, rateLimit={"maxPerWindow": 1})

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from posthouse import Bus
-from posthouse.bus.endpoint_server import EndpointServer
+from posthouse.bus.arrivals import Arrivals
 from posthouse.bus.handlers import HandlerThreads
 from posthouse.bus.maildir import Mailbox
 from posthouse.bus.settling import settle_file
@@ -193,8 +193,8 @@ async def test_publish_returns_although_the_server_of_its_endpoint_fails(
     bus, got = await house.bus(reliability=reliability()), Recorder()
     await bus.register_endpoint("a.b")
     await bus.subscribe("a.b", got)
-    failing = Failing(EndpointServer.offer_own, lambda *_arguments: True, 1, RuntimeError("unexpected"))
-    monkeypatch.setattr(EndpointServer, "offer_own", failing)
+    failing = Failing(Arrivals.offer_own, lambda *_arguments: True, 1, RuntimeError("unexpected"))
+    monkeypatch.setattr(Arrivals, "offer_own", failing)
     result = await asyncio.wait_for(bus.publish("a.b", "first", from_="c"), DEADLINE_S)
     assert (result.delivered_to, failing.left) == (1, 0)
     await bus.publish("a.b", "second", from_="c")

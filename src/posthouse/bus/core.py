@@ -21,7 +21,7 @@ from posthouse.bus.data_directory import BusDirectory, Instance
 from posthouse.bus.ledger import Ledger
 from posthouse.bus.limits_in_force import own_limits
 from posthouse.bus.maildir import SPARE_MAX_FILES, SpareFiles
-from posthouse.bus.operator_files import ConfigFile, Policy, RulesFile
+from posthouse.bus.operator_files import ConfigFile, FileChecks, Policy, RulesFile
 from posthouse.bus.options import BusOptions
 from posthouse.bus.transaction import SQL, BusTransaction, EndpointRegistry
 from posthouse.journal.store import DirectStore
@@ -37,7 +37,7 @@ _RESTART_AT_PAGES = 4_000  # 16 MiB of WAL: messages change the same few pages, 
 
 
 class LocalServer(Protocol):
-    """The endpoint server of this process, as publishing sees it."""
+    """The queue of an endpoint that this process serves, as publishing sees it."""
 
     def expect_own(self, id_: str) -> None:
         """Note that this process is about to store a message in new/, so that its inotify event is no news."""
@@ -96,7 +96,7 @@ class Core:
         self.config.refresh()
         self.ledger = Ledger(self.store, EndpointRegistry(), self.clock, tick_fd, self.loop, self.context)
         opened.callback(self.ledger.close)
-        self.ledger.check_files += [self.policy.rules.refresh, self.config.refresh]
+        self.ledger.check_files = FileChecks(self.directory.root, (self.policy.rules, self.config)).run
         name = self.instance.name
         self.instance.number = await self.ledger.run(lambda tx: tx.db.execute(SQL.add_instance, (name,)).get)
         max_spares = 0 if self.is_power_safe else SPARE_MAX_FILES

@@ -19,7 +19,7 @@ from posthouse.bus.handlers import HandlerRun, HandlerThreads, MessageFailure, S
 from posthouse.bus.maildir import SPARE_MAX_BYTES, Mailbox, encode_dead_letter, remove_invalid, write_dead_letter
 from posthouse.bus.redelivery import announce_again, exhausted_reason
 from posthouse.bus.results import Endpoint
-from posthouse.bus.running import RunGate
+from posthouse.bus.running import Deadlines, RunGate
 from posthouse.bus.transaction import SQL, BusTransaction
 from posthouse.log import get_log
 from posthouse.model.budget import is_expired
@@ -43,6 +43,7 @@ class EndpointServer:
         mode: ServeMode,
         subscriptions: Subscriptions,
         threads: HandlerThreads,
+        deadlines: Deadlines,
         gate: RunGate,
         on_stopped: Callable[[EndpointServer], None],
     ) -> None:
@@ -51,6 +52,7 @@ class EndpointServer:
         self.mode = mode
         self._subscriptions = subscriptions
         self._threads = threads
+        self._deadlines = deadlines
         self._gate = None if endpoint.subject.startswith(REPLIES) else gate
         self._on_stopped = on_stopped
         self.arrivals = Arrivals(core, endpoint, self._pump, self._dead_letter_invalid)
@@ -66,30 +68,6 @@ class EndpointServer:
     @property
     def _mailbox(self) -> Mailbox:
         return self._core.directory.mailbox(self.endpoint.hash)
-
-    # what publishing, inotify and housekeeping report
-
-    def start(self, last_id: str | None) -> None:
-        """Queue the files that exist; new/ is being watched already."""
-        self.arrivals.start(last_id)
-
-    def rescan(self) -> None:
-        self.arrivals.rescan()
-
-    def rescan_later(self) -> None:
-        self.arrivals.rescan_later()
-
-    def on_file(self, name: str) -> bool:
-        return self.arrivals.on_file(name)
-
-    def expect_own(self, id_: str) -> None:
-        self.arrivals.expect_own(id_)
-
-    def find_earlier(self, tx: BusTransaction, id_: str, previous_id: str | None) -> list[str]:
-        return self.arrivals.find_earlier(tx, id_, previous_id)
-
-    def offer_own(self, earlier: list[str], id_: str, data: bytes) -> None:
-        self.arrivals.offer_own(earlier, id_, data)
 
     # starting messages
 
@@ -192,6 +170,7 @@ class EndpointServer:
             core.loop,
             core.context,
             self._threads,
+            self._deadlines,
             envelope,
             core.handler_timeout_s,
             lambda failure: self._on_outcome(envelope, data, failure),

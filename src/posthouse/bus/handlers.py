@@ -25,7 +25,7 @@ import msgspec
 from posthouse.bus.maildir import clean_text
 from posthouse.bus.options import check_handler, check_positive
 from posthouse.bus.results import SubscriptionView
-from posthouse.bus.running import handler_context
+from posthouse.bus.running import Deadlines, handler_context
 from posthouse.log import get_log
 from posthouse.model.envelope import Envelope, HandlerError
 from posthouse.model.errors import PosthouseError, error
@@ -202,21 +202,21 @@ class MessageFailure(msgspec.Struct, frozen=True):
 class _Call:
     """One handler of a message, until it has returned."""
 
-    __slots__ = ("deadline_s", "is_late", "task", "timeout_s", "timer")
+    __slots__ = ("deadline_s", "due_s", "is_late", "run", "task", "timeout_s")
 
-    def __init__(self, timeout_s: float, now_s: float) -> None:
+    def __init__(self, run: HandlerRun, timeout_s: float, now_s: float) -> None:
+        self.run = run
         self.timeout_s = timeout_s
         #: loop time at which its time ends
         self.deadline_s = now_s + timeout_s
-        self.timer: asyncio.TimerHandle | None = None
+        #: loop time of its warning, then of its deadline
+        self.due_s = self.deadline_s if timeout_s <= SLOW_AFTER_S else now_s + SLOW_AFTER_S
         self.task: asyncio.Task[Any] | None = None
         #: True: its time has ended, but it has not returned
         self.is_late = False
 
-    def cancel_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+    def on_due(self) -> None:
+        self.run.on_due(self)
 
     def cancel_task(self) -> None:
         if self.task is not None:
@@ -229,6 +229,7 @@ class HandlerRun:
     __slots__ = (
         "_base_context",
         "_calls",
+        "_deadlines",
         "_envelope",
         "_failure",
         "_is_slow",
@@ -245,6 +246,7 @@ class HandlerRun:
         loop: asyncio.AbstractEventLoop,
         base_context: Context,
         threads: HandlerThreads,
+        deadlines: Deadlines,
         envelope: Envelope,
         timeout_s: float,
         on_outcome: Callable[[MessageFailure | None], None],
@@ -257,6 +259,7 @@ class HandlerRun:
         self._loop = loop
         self._base_context = base_context
         self._threads = threads
+        self._deadlines = deadlines
         self._envelope = envelope
         self._timeout_s = timeout_s
         self._on_outcome: Callable[[MessageFailure | None], None] | None = on_outcome
@@ -271,14 +274,11 @@ class HandlerRun:
     def start(self, subscriptions: list[Subscription]) -> None:
         """Start every handler; one that cannot be started counts as failed, so that the run always ends."""
         now_s = self._loop.time()
-        calls = [_Call(subscription.timeout_s or self._timeout_s, now_s) for subscription in subscriptions]
+        calls = [_Call(self, subscription.timeout_s or self._timeout_s, now_s) for subscription in subscriptions]
         self._calls.update(calls)
         self._undecided = len(calls)
         for call, subscription in zip(calls, subscriptions, strict=True):
-            if call.timeout_s <= SLOW_AFTER_S:
-                self._set_timer(call, call.deadline_s, self._on_timeout)
-            else:
-                self._set_timer(call, now_s + SLOW_AFTER_S, self._on_slow)
+            self._deadlines.add(call)
             try:
                 self._start_handler(call, subscription)
             except Exception as failure:  # noqa: BLE001 - a handler without a parameter, no thread left, no coroutine
@@ -289,7 +289,7 @@ class HandlerRun:
         self._on_outcome = None
         self._on_ended = None
         for call in self._calls:
-            call.cancel_timer()
+            self._deadlines.remove(call)
             call.cancel_task()
 
     def _start_handler(self, call: _Call, subscription: Subscription) -> None:
@@ -330,7 +330,7 @@ class HandlerRun:
         self._on_handler_done(call, asyncio.CancelledError() if task.cancelled() else task.exception())
 
     def _on_handler_done(self, call: _Call, failure: BaseException | None) -> None:
-        call.cancel_timer()
+        self._deadlines.remove(call)
         self._calls.discard(call)
         if failure is not None and not (call.is_late and isinstance(failure, asyncio.CancelledError)):
             self._on_handler_failed(failure)
@@ -348,16 +348,23 @@ class HandlerRun:
         if self._failure is None or (described.counts and not self._failure.counts):
             self._failure = described
 
-    def _set_timer(self, call: _Call, at_s: float, callback: Callable[[_Call], None]) -> None:
-        call.timer = self._loop.call_at(at_s, callback, call, context=self._base_context)
+    def on_due(self, call: _Call) -> None:
+        """Warn of a handler that works for long, or end its time; it may have returned meanwhile."""
+        if call not in self._calls:
+            return
+        if call.due_s < call.deadline_s:
+            self._warn_slow(call)
+            call.due_s = call.deadline_s
+            self._deadlines.add(call)
+        else:
+            self._on_timeout(call)
 
-    def _on_slow(self, call: _Call) -> None:
+    def _warn_slow(self, call: _Call) -> None:
         """Warn once for each message, so that a log tells of work that hangs long before its time ends."""
         if not self._is_slow:
             self._is_slow = True
             fields = {"id": self._envelope.id, "subject": self._envelope.subject, "timeout_s": call.timeout_s}
             log.warning("handler_is_slow", after_s=SLOW_AFTER_S, **fields)
-        self._set_timer(call, call.deadline_s, self._on_timeout)
 
     def _on_timeout(self, call: _Call) -> None:
         call.is_late = True

@@ -145,8 +145,9 @@ class Ledger:
         #: operations that a foreign write lock delays, and when they were first tried
         self._delayed: dict[Operation, float] = {}
         store.writer.set_patience(LOCK_PATIENCE_MS)
-        #: hooks that check the operator's files for changes: at least once between a publish and its transaction
-        self.check_files: list[Callable[[], None]] = []
+        #: checks the operator's files for changes, given the loop's time: at least once between a publish and its
+        #: transaction
+        self.check_files: Callable[[float], None] = lambda _now_s: None
         self._files_checked_at = 0.0
         #: hooks that run after each commit that appended records
         self.on_commit: list[Callable[[], None]] = []
@@ -295,8 +296,7 @@ class Ledger:
         now = self._loop.time()
         if now - self._files_checked_at >= _FILES_CHECK_S:
             self._files_checked_at = now
-            for check in self.check_files:
-                check()
+            self.check_files(now)
 
     def _take(self) -> list[Operation]:
         """Return the operations of the next transaction: publishes alone if nothing else is due."""

@@ -1,10 +1,10 @@
 """Files that the operator edits while the bus runs: access-rules.json and config.json.
 
-Each file is checked with one stat between a publish and its transaction, so that no publish misses a change, and is
-read without following links. Invariant: an access rule file that exists but is not valid denies everything until it
-is repaired, and is never overwritten while it is broken; a missing one means no rules. config.json describes the whole
-state: what it does not name, and everything if it is removed, has the value of Bus's arguments or the default. An
-invalid one keeps the previous values and is reported. posthouse.model.access_rules decides which rule applies.
+The files are checked between a publish and its transaction, so that no publish misses a change, and are read without
+following links. Invariant: an access rule file that exists but is not valid denies everything until it is repaired,
+and is never overwritten while it is broken; a missing one means no rules. config.json describes the whole state: what
+it does not name, and everything if it is removed, has the value of Bus's arguments or the default. An invalid one
+keeps the previous values and is reported. posthouse.model.access_rules decides which rule applies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,26 +25,49 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.reliability import Reliability, merge_reliability, named_limits
 
 log = get_log(__name__)
+_Stamp = tuple[int, int, int, int]
+_ABSENT: _Stamp = (0, 0, 0, 0)
 
 
-class RulesFile:
-    """The access rules in force."""
+class _OperatorFile:
+    """A file that the operator may create, edit and remove at any time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp: Stamp | None = None
-        self._rules = AccessRules()
-        #: why everything is denied, or None
+        #: changes whenever the file does; None: not checked yet
+        self._stamp: _Stamp | None = None
+        #: why the file is not in force, or None
         self.error: PosthouseError | None = None
-        self.refresh()
+
+    @property
+    def is_absent(self) -> bool:
+        """True if there was no such file at the last check."""
+        return self._stamp == _ABSENT
 
     def refresh(self) -> None:
         """Read the file again if it has changed."""
-        stamp = file_stamp(self._path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        self.error = None
+        stamp = _ABSENT
+        with suppress(FileNotFoundError):
+            found = os.stat(self._path, follow_symlinks=False)  # noqa: PTH116 - runs for every publish
+            stamp = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+        if stamp != self._stamp:
+            self._stamp, self.error = stamp, None
+            self._on_changed()
+
+    def _on_changed(self) -> None:
+        """Read the file, which may be absent."""
+        raise NotImplementedError
+
+
+class RulesFile(_OperatorFile):
+    """The access rules in force; `error` says why everything is denied."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._rules = AccessRules()
+        self.refresh()
+
+    def _on_changed(self) -> None:
         try:
             self._rules = self._read()
         except PosthouseError as failure:
@@ -100,17 +123,6 @@ class Policy:
 
 
 OPERATOR_FILE_MAX_BYTES = 4 * 1024 * 1024
-Stamp = tuple[int, int, int, int]
-_ABSENT: Stamp = (0, 0, 0, 0)
-
-
-def file_stamp(path: Path) -> Stamp:
-    """Return a value that changes whenever the file does."""
-    try:
-        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - runs for every publish
-    except FileNotFoundError:
-        return _ABSENT
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def read_regular_file(path: Path) -> bytes | None:
@@ -128,28 +140,19 @@ def read_regular_file(path: Path) -> bytes | None:
     return data
 
 
-class ConfigFile:
+class ConfigFile(_OperatorFile):
     """Keeps `policy.reliability` equal to the file."""
 
     def __init__(self, path: Path, policy: Policy, on_change: Callable[[], None]) -> None:
-        self._path = path
+        super().__init__(path)
         self._policy = policy
         self._on_change = on_change
         #: the values of what the file does not name
         self._defaults = policy.reliability
-        self._stamp: Stamp | None = None
         #: names of the limits that the file sets
         self.named: frozenset[str] = frozenset()
-        #: why the file is not in force, or None
-        self.error: PosthouseError | None = None
 
-    def refresh(self) -> None:
-        """Read the file again if it has changed."""
-        stamp = file_stamp(self._path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        self.error = None
+    def _on_changed(self) -> None:
         self._read()
         self._on_change()
 
@@ -169,3 +172,35 @@ class ConfigFile:
     def _report(self, failure: PosthouseError) -> None:
         self.error = failure
         log.error("config_keeps_former_values", path=str(self._path), reason=str(failure))
+
+
+_SETTLED_S = 2.0  # far longer than the step of a file system's clock: two changes within one step look like one
+
+
+class FileChecks:
+    """Notices every change of the operator's files; most directories have none of them, and that costs one stat.
+
+    A file that exists is checked each time, because an edit in place changes nothing else. A file that is absent is
+    only checked after the modification time of the directory has changed, and until that time is a while ago.
+    """
+
+    def __init__(self, directory: Path, files: tuple[_OperatorFile, ...]) -> None:
+        self._directory = str(directory)
+        self._files = files
+        self._modified_ns = -1
+        self._noticed_at_s = 0.0
+        #: the absent files were checked after the last moment that can have the same modification time
+        self._is_settled = False
+
+    def run(self, now_s: float) -> None:
+        """Read the files that have changed; `now_s` is the time of the loop."""
+        try:
+            modified_ns = os.stat(self._directory).st_mtime_ns  # noqa: PTH116 - runs for every publish
+        except FileNotFoundError:
+            modified_ns = 0
+        if modified_ns != self._modified_ns:
+            self._modified_ns, self._noticed_at_s, self._is_settled = modified_ns, now_s, False
+        for file in self._files:
+            if not (self._is_settled and file.is_absent):
+                file.refresh()
+        self._is_settled = now_s - self._noticed_at_s >= _SETTLED_S

@@ -1,4 +1,4 @@
-"""The handlers that run in this process: the message of each, which may run now, and what their publishes inherit.
+"""The handlers that run in this process: the message and the time of each, which may run now, what publishes inherit.
 
 A context variable holds the running handler; its tasks and its calls from threads inherit it. What a publish causes
 starts from the budgets of its causes (the message being handled and the one that the publisher names), the narrowest
@@ -8,10 +8,12 @@ return (posthouse.model.budget has the rule).
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import apsw
 import msgspec
@@ -61,6 +63,56 @@ def handler_context(base: Context, envelope: Envelope, deadline_s: float) -> Con
     context = base.copy()
     context.run(RUNNING.set, RunningHandler(envelope, deadline_s))
     return context
+
+
+class TimedCall(Protocol):
+    """A running handler, as far as its time is concerned."""
+
+    #: loop time at which `on_due` is called
+    due_s: float
+
+    def on_due(self) -> None:
+        """Warn of the handler, or end its time; it may have returned a moment ago."""
+
+
+class Deadlines:
+    """The time limits of the running handlers of one open Bus, kept with one timer for all of them.
+
+    Nearly every handler returns long before its limit, so a timer for each would be set and cancelled for nothing.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
+        self._loop = loop
+        self._context = context
+        self._calls: set[TimedCall] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = math.inf
+
+    def add(self, call: TimedCall) -> None:
+        """Call `on_due` when the call is due, unless it is removed before."""
+        self._calls.add(call)
+        if call.due_s < self._timer_s:
+            self._set_timer(call.due_s)
+
+    def remove(self, call: TimedCall) -> None:
+        self._calls.discard(call)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _set_timer(self, at_s: float) -> None:
+        self.close()
+        self._timer_s = at_s
+        self._timer = self._loop.call_at(at_s, self._on_timer, context=self._context)
+
+    def _on_timer(self) -> None:
+        self._timer, due_s, self._timer_s = None, self._timer_s, math.inf
+        for call in [call for call in self._calls if call.due_s <= due_s]:
+            self._calls.discard(call)
+            self._loop.call_soon(call.on_due, context=self._context)
+        if self._calls:
+            self._set_timer(min(call.due_s for call in self._calls))
 
 
 class RunGate:
@@ -122,6 +174,8 @@ class RunGate:
 
     def _wake(self) -> None:
         """Resume the servers, first those that need a run of their own."""
+        if not self._waiting:
+            return
         waiting = sorted(self._waiting, key=lambda resume: not self._waiting[resume])
         for resume in waiting:
             resume()

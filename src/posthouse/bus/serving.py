@@ -26,7 +26,7 @@ from posthouse.bus.redelivery import (
     remove_leftovers,
 )
 from posthouse.bus.results import Endpoint
-from posthouse.bus.running import RunGate
+from posthouse.bus.running import Deadlines, RunGate
 from posthouse.bus.settling import endpoint_fields
 from posthouse.bus.transaction import SQL, BusTransaction
 from posthouse.bus.watching import Watcher
@@ -47,6 +47,7 @@ class EndpointServers:
         self._core = core
         self._subscriptions = subscriptions
         self._threads = HandlerThreads()
+        self._deadlines = Deadlines(core.loop, core.context)
         self.gate = RunGate()
         self._watcher = watcher
         self._registered: dict[str, Endpoint] = {}
@@ -97,7 +98,7 @@ class EndpointServers:
         self._standby.pop(endpoint.number, None)
         server = self._servers.get(endpoint.number)
         if server is not None:
-            self._watcher.remove_mailbox(server)
+            self._watcher.remove_mailbox(server.arrivals)
             server.stop()
             server.cancel()
             self._remove(server)
@@ -119,7 +120,7 @@ class EndpointServers:
                 except PosthouseError as failure:
                     log.error("endpoint_not_served", subject=endpoint.subject, reason=str(failure))
         for server in list(self._servers.values()):
-            server.rescan()
+            server.arrivals.rescan()
             if server.mode.group:
                 self._core.ledger.submit(_RemoveEnded(self._core, server.endpoint))
 
@@ -133,7 +134,7 @@ class EndpointServers:
         if server is not None:
             server.mode = mode
             if is_pattern(endpoint.subject) and not server.is_stopped:
-                server.rescan()  # for messages that no handler has matched so far
+                server.arrivals.rescan()  # for messages that no handler has matched so far
             return None
         if endpoint.number in self._standby:
             return None
@@ -168,12 +169,13 @@ class EndpointServers:
     def _serve(self, endpoint: Endpoint, mode: ServeMode) -> EndpointServer | None:
         """Create the server of an endpoint; a damaged mailbox must not keep other endpoints from being served."""
         server = EndpointServer(
-            self._core, endpoint, mode, self._subscriptions, self._threads, self.gate, self.on_stopped
+            self._core, endpoint, mode, self._subscriptions, self._threads, self._deadlines, self.gate, self.on_stopped
         )
-        self._servers[endpoint.number] = self._core.servers[endpoint.number] = server
+        self._servers[endpoint.number] = server
+        self._core.servers[endpoint.number] = server.arrivals
         try:
             self._core.directory.mailbox(endpoint.hash)
-            self._watcher.add_mailbox(self._core.directory.path_of(endpoint.hash) / "new", server)
+            self._watcher.add_mailbox(self._core.directory.path_of(endpoint.hash) / "new", server.arrivals)
         except (OSError, PosthouseError) as failure:
             log.error("endpoint_not_served", subject=endpoint.subject, reason=str(failure))
             server.stop()
@@ -197,7 +199,7 @@ class EndpointServers:
         self._standby.pop(endpoint.number, None)
         server = self._servers.get(endpoint.number)
         if server is not None and not server.is_stopped:
-            self._watcher.remove_mailbox(server)
+            self._watcher.remove_mailbox(server.arrivals)
             if server.stop():
                 self.on_stopped(server)
 
@@ -279,6 +281,7 @@ class EndpointServers:
     def close_threads(self) -> None:
         """End the threads of sync handlers; those that still run end with their handler."""
         self._threads.close()
+        self._deadlines.close()
 
 
 def _servers_of(db: Any, endpoints: list[int]) -> list[tuple[int, int, str | None]]:
@@ -352,7 +355,7 @@ class _JoinEndpoint:
         """Let the server take messages; a second call does nothing."""
         server, self.server = self.server, None
         if server is not None and not server.is_stopped:
-            server.start(self.last_id)
+            server.arrivals.start(self.last_id)
 
     def on_failed(self, failure: Exception) -> bool:
         self._servers.on_join_failed(self)

@@ -59,7 +59,10 @@ class AccessRules:
 
     def deciding_rule(self, sender: str, endpoint: str) -> AccessRule | None:
         """Return the rule that decides, or None if no rule applies."""
-        return next((rule for rule in self._ordered if rule.matches(sender, endpoint)), None)
+        for rule in self._ordered:
+            if rule.matches(sender, endpoint):
+                return rule
+        return None
 
     def allows(self, sender: str, endpoint: str) -> bool:
         """Return True if the sender may write to the endpoint."""

@@ -29,7 +29,12 @@ _MESH_ANSWER = re.compile(r"mesh\.[A-Za-z0-9_-]+\.out\.answer\.[0-9a-f]{64}")
 
 def validate_subject(subject: str, allow_wildcards: bool = False) -> str:
     """Return the subject unchanged, or raise subject_invalid with the reason."""
-    reason = _subject_fault(subject, allow_wildcards)
+    if type(subject) is not str:
+        reason: str | None = "it is not a string"
+    elif len(subject) > SUBJECT_MAX_BYTES:  # before the cache, which must not store long texts
+        reason = f"it is longer than {SUBJECT_MAX_BYTES} bytes"
+    else:
+        reason = _fault(subject, allow_wildcards)
     if reason is not None:
         raise error("subject_invalid", subject=subject, reason=reason)
     return subject
@@ -80,14 +85,6 @@ def prefixes(subject: str) -> Iterator[str]:
     while end > 0:
         yield subject[:end]
         end = subject.rfind(".", 0, end)
-
-
-def _subject_fault(subject: str, allow_wildcards: bool) -> str | None:
-    if type(subject) is not str:
-        return "it is not a string"
-    if len(subject) > SUBJECT_MAX_BYTES:  # before the cache, which must not store long texts
-        return f"it is longer than {SUBJECT_MAX_BYTES} bytes"
-    return _fault(subject, allow_wildcards)
 
 
 @lru_cache(maxsize=8192)  # the same few subjects are validated for every message
