@@ -196,6 +196,41 @@ async def test_kill_at_any_step_of_a_dead_letter_leaves_the_message_or_the_lette
         await check_after_kill(root, ids)
 
 
+async def publish_and_handle(bus: Bus) -> None:
+    await bus.register_endpoint("a.b", owner="me")
+    got = Recorder()
+    await bus.subscribe("a.b", got)
+    for number in range(3):
+        result = await bus.publish("a.b", number, from_="c")
+        with (bus.path / "answered").open("a") as answered:
+            answered.write(f"{result.message_id}\n")
+    await got.wait(3)
+    await bus.sweep()
+
+
+async def test_kill_at_any_step_after_publish_returned_leaves_one_record_and_the_message_or_its_end(
+    house: House,
+) -> None:
+    house.clock = system_clock()  # type: ignore[assignment]
+    async with Bus(house.root) as bus:
+        await bus.register_endpoint("a.b", owner="me")
+    steps = await asyncio.to_thread(killed_at_every_step, house.root, publish_and_handle)
+    assert len(steps) > 8
+    for step in steps:
+        root = house.root.with_name(f"step{step}")
+        async with Bus(root) as bus:
+            await bus.sweep()
+            records = await bus.read_journal(0)
+            waiting = [envelope.id for envelope in await bus.read_inbox("a.b")]
+            published = [record.ref for record in records if record.type == "bus.published"]
+            ended = [record.ref for record in records if record.type == "bus.handled"]
+            answered = (root / "answered").read_text().split() if (root / "answered").exists() else []
+            assert sorted([*ended, *waiting]) == sorted(published), step
+            assert len(set(published)) == len(published), step
+            assert set(answered) <= set(published), step
+            assert await bus.depths() == {"a.b": len(waiting)}, step
+
+
 async def test_bus_with_a_damaged_page_names_the_command_that_restores_it(house: House) -> None:
     await prepare(house)
     database = house.root / "bus.db"

@@ -14,6 +14,7 @@ from tests.bus.house import House
 from tests.bus.limits import fail_until_open, reasons, reliability
 from tests.bus.listening import Recorder
 from tests.bus.test_journal import of_type
+from tests.bus.waiting import eventually
 
 
 def change(root: Path, *statements: str) -> None:
@@ -89,7 +90,7 @@ async def test_file_in_cur_without_a_row_is_removed_if_the_journal_has_its_end(h
     got = Recorder()
     await bus.subscribe("a.b", got)
     assert await got.wait(2) == [1, 2]
-    assert list((box / "cur").iterdir()) == []
+    await eventually(lambda: list((box / "cur").iterdir()) == [])
     assert of_type(house.root, "bus.redelivered") == []
 
 
