@@ -222,8 +222,8 @@ async def test_kill_at_any_step_after_publish_returned_leaves_one_record_and_the
             await bus.sweep()
             records = await bus.read_journal(0)
             waiting = [envelope.id for envelope in await bus.read_inbox("a.b")]
-            published = [record.ref for record in records if record.type == "bus.published"]
-            ended = [record.ref for record in records if record.type == "bus.handled"]
+            published = [str(record.ref) for record in records if record.type == "bus.published"]
+            ended = [str(record.ref) for record in records if record.type == "bus.handled"]
             answered = (root / "answered").read_text().split() if (root / "answered").exists() else []
             assert sorted([*ended, *waiting]) == sorted(published), step
             assert len(set(published)) == len(published), step
