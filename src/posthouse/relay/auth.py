@@ -120,8 +120,8 @@ class Challenges:
 def open_challenges(clock: Clock, key: NodeKey, shared: SpentChallenges | None) -> Challenges:
     """Return the challenges of a relay; `shared` remembers those that were spent at any relay of its store.
 
-    A relay that is alone (None) remembers them in memory. So its key of challenges ends with the process, and it can
-    count their minute in boot time, which no step of the wall clock changes.
+    A relay that is alone, and the streams of any relay, need no more than memory (None). So the key of these challenges
+    ends with the process, and their minute is counted in boot time, which no step of the wall clock changes.
     """
     if shared is None:
         return Challenges(clock, clock.boot_ns, secrets.token_bytes(32), SpentInMemory())

@@ -395,6 +395,7 @@ def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, h
         limits=settings.limits,
         live=Live(engine.may_read, head, engine.meshes.readable),
         challenges=open_challenges(clock, key, engine.store.shared),
+        stream_challenges=open_challenges(clock, key, None),
         tokens=open_tokens(clock, key),
         meters=Meters(),
         outbound=OutboundAccount(settings.limits.outbound_bytes),

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from posthouse.keys import NodeKey
+from posthouse.model.clock import TEST_CLOCK_ENV
 from posthouse.model.errors import PosthouseError
 from posthouse.model.rate import Rate
 from posthouse.relay.server import RelayServer
+from tests.faults.host_faults import write_offset
 from tests.relay.cluster.relays import cluster_of, place_key, relays, settings_of
 from tests.relay.edge import PATIENCE_S, Author, Edge, Stream
 from tests.relay.messages.correspondents import direct, reading, send
@@ -51,6 +53,17 @@ async def test_login_that_began_at_one_relay_ends_at_another_and_works_once(two:
     token = (await second.post("/v1/auth", {"event": proof})).value["token"]
     assert (await first.get("/v1/meshes", token)).status == 200
     assert (await first.post("/v1/auth", {"event": proof})).code == "challenge_invalid"
+
+
+async def test_stream_whose_relay_steps_its_clock_during_the_login_is_authenticated(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_file = tmp_path / "clock"
+    write_offset(clock_file, 0)
+    monkeypatch.setenv(TEST_CLOCK_ENV, str(clock_file))
+    async with relays(tmp_path, database) as (edge,), edge.stream() as stream:
+        write_offset(clock_file, 10 * 60)
+        assert (await stream.authenticate(edge.admin))["node"] == edge.admin.node
 
 
 async def test_relay_with_another_key_does_not_start(two: list[Edge], tmp_path: Path, database: str) -> None:

@@ -123,7 +123,7 @@ class Connection(WebSocketConnection):
     def greet(self) -> None:
         """Send HELLO with this connection's challenge."""
         context = self.context
-        challenge = context.challenges.issue(self.name)
+        challenge = context.stream_challenges.issue(self.name)
         self.send("HELLO", {"relay": context.relay, "challenge": challenge.text, "features": features_of(context)})
 
     def send(self, *parts: Any) -> None:
