@@ -100,7 +100,18 @@ class ClusterRelays:
 
     async def _restart(self, number: int) -> None:
         await asyncio.to_thread(self.relays[number].kill)
-        await asyncio.to_thread(self.relays[number].start)
+        await self._start(number)
+
+    async def _start(self, number: int) -> None:
+        """Start a relay, and again if it meets a cut that was prepared before, as a service manager does."""
+        while True:
+            try:
+                await asyncio.to_thread(self.relays[number].start)
+            except AssertionError as failure:
+                if '"store_unavailable"' not in str(failure):
+                    raise
+            else:
+                return
 
     async def _kill(self, number: int) -> None:
         await self._restart(number)
@@ -108,7 +119,7 @@ class ClusterRelays:
     async def _kill_in_transaction(self, number: int) -> None:
         async with self._commit_held(number):
             await asyncio.to_thread(self.relays[number].kill)
-        await asyncio.to_thread(self.relays[number].start)
+        await self._start(number)
 
     async def _stop(self, number: int) -> None:
         self.relays[number].signal(signal.SIGSTOP)

@@ -17,7 +17,7 @@ from posthouse.postgresql.group_transaction import WRITE_LOCK
 from posthouse.postgresql.server_connection import open_writer_session
 from posthouse.relay.store.postgresql.pg_journal import RELAY_LOCK
 from posthouse.relay.store.postgresql.pg_store import RELAY, PgStore
-from tests.postgresql.cut_proxy import CutProxy, cut_proxy
+from tests.postgresql.cut_proxy import CutProxy, Lost, cut_proxy
 from tests.postgresql.server import PostgresServer
 from tests.relay.authors import ALICE, BOB
 from tests.relay.store.contract import add
@@ -59,6 +59,23 @@ async def refusal(store: PgStore) -> PosthouseError:
     with pytest.raises(PosthouseError) as refused:
         await add(store, BOB.event())
     return refused.value
+
+
+@pytest.mark.parametrize("lost", ["command", "answer"])
+async def test_store_that_is_cut_off_while_it_opens_is_unavailable(
+    postgres: PostgresServer, database: str, lost: Lost
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        own = database.replace(str(postgres.folder), folder)
+        async with opened(database):
+            pass  # the schema is there, and the next COMMIT is that of the epoch
+        async with cut_proxy(postgres.folder, Path(folder)) as proxy:
+            proxy.cut_next = lost
+            with pytest.raises(Transient) as refused:
+                await asyncio.to_thread(PgStore, own, FakeClock())
+            assert (refused.value.code, proxy.cuts) == ("store_unavailable", 1)
+            async with opened(own) as store:
+                assert await add(store, ALICE.event()) == [1]
 
 
 async def test_group_whose_answer_to_commit_is_lost_is_answered_as_committed(

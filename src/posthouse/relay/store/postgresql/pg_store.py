@@ -12,11 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
+import psycopg
+
 from posthouse.journal.store import exit_process
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal
 from posthouse.model.node import NODE_SCHEME
-from posthouse.postgresql.server_connection import ServerConnection, check_server
+from posthouse.postgresql.server_connection import ServerConnection, check_server, translate
 from posthouse.postgresql.server_schema import migrate_server
 from posthouse.postgresql.snapshot_reads import SnapshotReads
 from posthouse.postgresql.store_url import shown_url
@@ -154,8 +156,10 @@ class PgStore(EventReads):
         try:
             refuse_moved(read_stored(self._tx.db).moved, shown_url(url))
             self._tx.epoch = open_epoch(self._tx.db, self._tx.server, url, clock, mark)
-        except BaseException:
+        except BaseException as exc:
             self._tx.close(is_failed=True)
+            if isinstance(exc, psycopg.Error):
+                raise translate(exc, url) from exc
             raise
         self._writer = Writer(
             lambda: self._tx,
