@@ -1,11 +1,13 @@
 """`posthouse up`, `posthouse invite`: what this machine runs, and the line for another host.
 
-`up` is safe to repeat: it starts what does not run. A relay that other machines can reach gets a certificate of its
-own if none is given; invites carry its fingerprint, so no authority is needed.
+`up` is safe to repeat: it starts what does not run, on the address that --listen named last. A relay that other
+machines can reach gets a certificate of its own if none is given; invites carry its fingerprint, so no authority is
+needed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import ipaddress
 import shlex
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from posthouse.client import Client
 
 CERTIFICATE_NAME, CERTIFICATE_KEY_NAME = "tls-cert.pem", "tls-key.pem"
+_ADDRESS_NAME = "listen"  # in the relay's directory: the address of `up --listen`, for later starts
 _CERTIFICATE_DAYS = 3_650
 _LOOPBACK = "127.0.0.1"
 
@@ -137,18 +140,35 @@ def _ensure_relay(given: dict[str, Any]) -> dict[str, Any]:
     """Return the record of the relay that runs here; start it if none does."""
     from posthouse.cli.detach import start_detached
     from posthouse.cli.relay_service import LOG_NAME, read_run
-    from posthouse.files import private_dir
+    from posthouse.files import private_dir, write_atomic
 
     values = load_settings(given)
     directory = private_dir(values.path("relay.data_dir").absolute())
     if running := read_run(directory):
         _check_same_address(given.get("relay.listen"), running)
         return running
+    if (address := _address_of_last_up(values, directory)) is not None:
+        given = given | {"relay.listen": address}
+        values = load_settings(given)
     if values["relay.log_file"].value is None:
         given = given | {"relay.data_dir": str(directory), "relay.log_file": str(directory / LOG_NAME)}
     given |= _certificate_settings(values, directory)
     words = ("relay", "up", "--json", *setting_tokens(given))
-    return start_detached("relay", words, slow="relay_start_slow")
+    started = start_detached("relay", words, slow="relay_start_slow")
+    if "relay.listen" in given:
+        write_atomic(directory / _ADDRESS_NAME, f"{started['listen']}\n".encode())
+    return started
+
+
+def _address_of_last_up(values: Settings, directory: Path) -> str | None:
+    """Return the address that `up --listen` was given last, if nothing names another one now."""
+    from posthouse.model.settings_sources import Source
+
+    if values["relay.listen"].source is not Source.DEFAULT:
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        return (directory / _ADDRESS_NAME).read_text(encoding="utf-8").strip()
+    return None
 
 
 def _check_same_address(listen: str | None, running: dict[str, Any]) -> None:

@@ -77,6 +77,19 @@ def test_up_says_what_runs_where_and_what_to_do_next_and_repeating_it_changes_no
     assert server.run("up", "--listen", "0.0.0.0:1").returncode == Exit.USAGE
 
 
+def test_up_starts_the_relay_on_the_address_that_the_last_up_named(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "host", is_relay_configured=False)
+    try:
+        first = machine("up", "--listen", "127.0.0.1:0")["relay"]
+        machine("down")
+        again = machine("up")["relay"]
+        assert (again["listen"], again["pid"] == first["pid"]) == (first["listen"], False)
+        machine("send", host_name(), "still here")
+        assert [item["body"] for item in machine("inbox", "wait", "--timeout", "60")["items"]] == ["still here"]
+    finally:
+        machine.run("down")
+
+
 def test_home_that_other_users_can_open_starts_nothing_and_spends_no_invite(server: Machine, laptop: Machine) -> None:
     for machine in (server, laptop):
         machine.home.mkdir()
