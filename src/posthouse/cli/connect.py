@@ -75,6 +75,8 @@ def connect(
         return _show_status(request, output, wake=wake)
     plans = _removals(request, wake=wake) if remove else _additions(request, wake=wake)
     _carry_out(request, plans, output, is_written=write or remove, is_removal=remove)
+    if write:
+        _add_agent(request, output)
     if wake and not remove:
         output.note(request.hooks.note)
         if not request.has_server_file():
@@ -127,6 +129,23 @@ def _carry_out(request: Request, plans: Sequence[Plan], output: Output, *, is_wr
     if not is_written and any(plan.is_change for plan in plans):
         either = f", or use\n{request.command}" if request.command else ""
         output.note("nothing was written: run again with --write" + either)
+
+
+def _add_agent(request: Request, output: Output) -> None:
+    """Add the agent to a running daemon, so that mail can be sent to it before its first session."""
+    from posthouse.mcp.server import name_of_program
+
+    name = request.agent or name_of_program(request.tool)
+    try:
+        with request.daemon_options.client() as daemon:
+            if all(agent.name != name for agent in daemon.agents()):
+                daemon.register(name, program=request.tool)
+    except PosthouseError as failure:
+        if failure.code != "daemon_unreachable":
+            raise
+        output.note(f"no daemon runs; after `posthouse up` and the first session others reach the agent as {name}")
+    else:
+        output.note(f"others reach the agent as {name}: posthouse send {name} 'hello'")
 
 
 def _summary(plan: Plan, program: AgentProgram, *, is_written: bool, backup: Path | None, is_removal: bool) -> str:

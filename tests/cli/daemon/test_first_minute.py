@@ -14,6 +14,7 @@ import pytest
 from posthouse.cli.join import host_name
 from posthouse.cli.up import certificate_fingerprint, make_certificate
 from posthouse.client import parse_invite
+from posthouse.client.daemon import DaemonClient
 from posthouse.keys import keyfile
 from posthouse.model.codes.spec import Exit
 from tests.cli.daemon.machine import Machine
@@ -88,6 +89,20 @@ def test_up_starts_the_relay_on_the_address_that_the_last_up_named(tmp_path: Pat
         assert [item["body"] for item in machine("inbox", "wait", "--timeout", "60")["items"]] == ["still here"]
     finally:
         machine.run("down")
+
+
+def test_the_three_commands_of_the_readme_reach_an_agent_that_has_not_started_yet(
+    server: Machine, tmp_path: Path
+) -> None:
+    server("up")
+    for _ in range(2):  # repeating it adds no second agent
+        server("connect", "claude-code", "--file", str(tmp_path / "mcp.json"), "--write")
+    server("send", "claude", "please review the last commit")
+    (agent,) = server("status")["daemon"]["agents"]
+    assert (agent["name"], agent["program"], agent["unread"]) == ("claude", "claude-code", 1)
+    with DaemonClient(server.home / "daemon") as daemon:
+        session = daemon.register("claude", pid=os.getpid(), program="claude-code")
+    assert session.name == "claude", "its first session has the name, and the mail"
 
 
 def test_home_that_other_users_can_open_starts_nothing_and_spends_no_invite(server: Machine, laptop: Machine) -> None:
