@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 _SOCKET_NAME = ".s.PGSQL.5432"
+_ACCEPTED_S = 0.02  # asyncio does not close a connection that it accepts while the server closes
 Session = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -27,17 +28,18 @@ async def close_session(writer: asyncio.StreamWriter) -> None:
 async def socket_between(
     folder: Path, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ) -> AsyncIterator[None]:
-    """Listen in `folder` and serve each client; at the end no connection is left open."""
+    """Listen in `folder` and serve each client; at the end no connection of a client is left open."""
     serving: set[asyncio.Task[None]] = set()
+    writers: set[asyncio.StreamWriter] = set()
 
     async def serve_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(asyncio.CancelledError):  # the test has ended
-                await serve(reader, writer)
-        finally:
-            await close_session(writer)
+        with suppress(asyncio.CancelledError):  # the test has ended
+            await serve(reader, writer)
+        await close_session(writer)
+        writers.discard(writer)
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
         task = asyncio.create_task(serve_client(reader, writer))
         serving.add(task)
         task.add_done_callback(serving.discard)
@@ -46,8 +48,11 @@ async def socket_between(
     try:
         yield
     finally:
+        await asyncio.sleep(_ACCEPTED_S)
         listening.close()
         left = list(serving)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        for writer in list(writers):  # of tasks that were cancelled before their first step, or at their end
+            await close_session(writer)

@@ -58,8 +58,13 @@ class CutProxy:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)  # a connection may end in the middle of a write
-            self._writers -= {writer, to_server}
             await close_session(to_server)
+            self._writers -= {writer, to_server}
+
+    async def close(self) -> None:
+        """Close what a test that ends has left open."""
+        for writer in self._writers:
+            await close_session(writer)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: Lost) -> None:
         while data := await reader.read(_READ_BYTES):
@@ -79,5 +84,8 @@ class CutProxy:
 async def cut_proxy(server: Path, folder: Path) -> AsyncIterator[CutProxy]:
     """Run a proxy whose socket is in `folder`."""
     proxy = CutProxy(server)
-    async with socket_between(folder, proxy.serve):
-        yield proxy
+    try:
+        async with socket_between(folder, proxy.serve):
+            yield proxy
+    finally:
+        await proxy.close()
