@@ -2,8 +2,8 @@
 
 The tests commit some hundred thousand transactions, and each waits for the disk. A process that a test kills loses
 nothing that it has written, in memory as on a disk; losing what was not synced takes a loss of power, which no test
-brings about. Tests of full disks mount a file system of their own, and the whole fault campaign stays on the disk,
-whose delays stretch the moments at which it kills. A TMPDIR that is set stays.
+brings about. Tests of full disks mount a file system of their own, and fault campaigns stay on the disk,
+whose delays stretch the moments at which they kill. A TMPDIR that is set stays.
 """
 
 from __future__ import annotations

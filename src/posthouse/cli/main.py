@@ -27,7 +27,9 @@ _GC_THRESHOLD = 50_000
 
 def main(tokens: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
-    gc.set_threshold(_GC_THRESHOLD)
+    is_own_process = tokens is None  # another program's collector stays as it is
+    if is_own_process:
+        gc.set_threshold(_GC_THRESHOLD)
     try:
         done = _run_early(sys.argv[1:] if tokens is None else tokens)
         if not isinstance(done, int):
@@ -36,7 +38,8 @@ def main(tokens: Sequence[str] | None = None) -> None:
             done = run(done)
     except KeyboardInterrupt:  # while modules were imported; exit_codes handles it later
         done = 130
-    gc.freeze()  # the process ends: the collector need not look through the modules a last time
+    if is_own_process:
+        gc.freeze()  # the process ends: the collector need not look through the modules a last time
     sys.exit(done)
 
 
