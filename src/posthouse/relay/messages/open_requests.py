@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -21,7 +21,7 @@ from posthouse.model.message import Message, read_message
 from posthouse.model.request import AnswerState, is_answer_to, message_meta, read_answer_state
 from posthouse.relay.store.event_rows import Query, Scope
 from posthouse.relay.store.protocol import RelayStore
-from posthouse.relay.wire.accept_results import Committed, Listen
+from posthouse.relay.wire.accept_results import Committed, Listen, OccasionalListener
 
 MAX_OPEN = 10_000
 MAX_OPEN_PER_NODE = 256
@@ -56,9 +56,7 @@ class OpenRequests:
 
     def __init__(self, store: RelayStore, listen: Listen) -> None:
         self._store = store
-        self._listen = listen
-        #: set while requests are open
-        self._stop_listening: Callable[[], None] | None = None
+        self._listening = OccasionalListener(listen, self._publish)
         self._open: dict[str, list[OpenRequest]] = {}
         self._by_node: Counter[str] = Counter()
 
@@ -71,8 +69,7 @@ class OpenRequests:
         if self._by_node[node] >= MAX_OPEN_PER_NODE or len(self) >= MAX_OPEN:
             raise error("open_requests_exceeded", count=self._by_node[node])
         waiting = OpenRequest(node, request)
-        if self._stop_listening is None:
-            self._stop_listening = self._listen(self._publish)
+        self._listening.set(is_needed=True)
         self._open.setdefault(message_id, []).append(waiting)
         self._by_node[node] += 1
         try:
@@ -84,9 +81,7 @@ class OpenRequests:
             self._open[message_id].remove(waiting)
             if not self._open[message_id]:
                 del self._open[message_id]
-            if not self._open and self._stop_listening is not None:
-                self._stop_listening()
-                self._stop_listening = None
+            self._listening.set(is_needed=bool(self._open))
 
     def _publish(self, batch: Sequence[Committed]) -> None:
         """Hand committed answers to the requests that wait for them; called in commit order."""

@@ -31,7 +31,7 @@ from posthouse.relay.store.shared_store import Charge
 from posthouse.relay.webhooks.payloads import Item, notice_of, ntfy_request, slack_request
 from posthouse.relay.webhooks.selecting import Selection, select_items
 from posthouse.relay.webhooks.sending import Attempt, WebhookSender
-from posthouse.relay.wire.accept_results import Committed, Listen
+from posthouse.relay.wire.accept_results import Committed, Listen, OccasionalListener
 from posthouse.relay.wire.webhook_rows import ParkedEvent, WebhookRow
 
 log = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ class Dispatcher:
         self, store: RelayStore, meshes: Meshes, sender: WebhookSender, clock: Clock, charge: Charge, listen: Listen
     ) -> None:
         self._store = store
-        self._listen = listen
+        self._listening = OccasionalListener(listen, self._wake_active)
         self._charge = charge
         self._meshes = meshes
         self._sender = sender
@@ -67,8 +67,6 @@ class Dispatcher:
         self._wakeup = asyncio.Event()
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._wakers: dict[str, asyncio.Event] = {}
-        #: set while webhooks are active
-        self._stop_listening: Callable[[], None] | None = None
         #: how far webhooks have read without a match, beyond their cursors
         self._looked: dict[str, _Looked] = {}
         #: since when an event waits to be sent, by webhook
@@ -121,11 +119,7 @@ class Dispatcher:
             await _wait(self._wakeup, pause_s)
 
     def _start_tasks(self, active: set[str]) -> None:
-        if active and self._stop_listening is None:
-            self._stop_listening = self._listen(self._wake_active)
-        elif not active and self._stop_listening is not None:
-            self._stop_listening()
-            self._stop_listening = None
+        self._listening.set(is_needed=bool(active))
         for webhook_id in active - self._serving.keys():
             self._wakers[webhook_id] = asyncio.Event()
             task = asyncio.get_running_loop().create_task(self._serve(webhook_id), name=f"webhook {webhook_id}")

@@ -81,6 +81,25 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 Listener = Callable[[Sequence[Committed]], None]
 #: Call a listener with every group of committed events from now on; return a function that stops it.
 Listen = Callable[[Listener], Callable[[], None]]
+
+
+class OccasionalListener:
+    """A listener that is called only while there is something to listen for."""
+
+    def __init__(self, listen: Listen, listener: Listener) -> None:
+        self._listen = listen
+        self._listener = listener
+        self._stop: Callable[[], None] | None = None
+
+    def set(self, *, is_needed: bool) -> None:
+        """Begin or stop to listen; repeating it changes nothing."""
+        if is_needed and self._stop is None:
+            self._stop = self._listen(self._listener)
+        elif not is_needed and self._stop is not None:
+            self._stop()
+            self._stop = None
+
+
 QUEUE_FULL = "queue_full"
 
 
