@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from posthouse.client import Client
+from posthouse.model.clock import system_clock
 from posthouse.model.errors import PosthouseError, Refused
+from posthouse.relay.auth import Challenge, Challenges, open_challenges
 from tests.client.house import House
 
 
@@ -83,6 +85,23 @@ async def test_token_is_renewed_after_a_restart_of_the_relay(house: House) -> No
     await house.down()
     await house.up()
     assert await client.count({"kinds": [1]}) == 1
+
+
+async def test_login_goes_on_with_a_new_challenge_after_a_restart_of_the_relay(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert house.server is not None
+    before_restart = open_challenges(system_clock(), house.server.key, None)
+    issue = Challenges.issue
+    given: list[Challenge] = []
+
+    def issue_first_before_the_restart(challenges: Challenges, holder: str) -> Challenge:
+        given.append(issue(challenges if given else before_restart, holder))
+        return given[-1]
+
+    monkeypatch.setattr(Challenges, "issue", issue_first_before_the_restart)
+    assert await house.client().count({"kinds": [1]}) == 0
+    assert len(given) == 2
 
 
 async def test_reads_from_a_stopped_relay_raise_relay_unreachable(house: House) -> None:

@@ -344,6 +344,15 @@ class Requests:
         return await self._send(method, path, parameters, body, await self.token())
 
     async def _authenticate(self) -> str:
+        try:
+            return await self._answer_challenge()
+        except PosthouseError as refusal:
+            if refusal.code != "challenge_invalid":
+                raise
+        # the relay restarted or its clock was set after it had given the challenge; a new one is as good
+        return await self._answer_challenge()
+
+    async def _answer_challenge(self) -> str:
         node = {"pubkey": self._signer.key.node}
         given = await self.send_anonymous(_Challenge, "POST", "/v1/auth/challenge", node)
         self._check_relay(given.relay)
