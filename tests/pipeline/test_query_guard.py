@@ -12,7 +12,7 @@ from posthouse.pipeline import query
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.query import ask
-from posthouse.pipeline.query_guard import FUNCTIONS, TABLE_FUNCTIONS, check_question
+from posthouse.pipeline.query_guard import FUNCTIONS, TABLE_FUNCTIONS, check_condition, check_question
 from posthouse.pipeline.run.copy_feeds import Copier
 from tests.pipeline.stores import GrowingStore
 
@@ -284,6 +284,37 @@ def test_no_question_shows_a_word_of_a_file_outside_the_lake(
             if failure.code != "query_refused" or SECRET in str(failure.problem()):
                 answered[sql] = str(failure.problem())
     assert answered == {}
+
+
+CONDITIONS = (
+    "true",
+    "destination = 'builds' AND at > now() - INTERVAL 7 DAYS",
+    "lower(sender) LIKE 'a%' OR size(filter(array(1, 2), x -> x > 1)) = 1",
+    "CASE WHEN kind IS NULL THEN false ELSE kind IN (1, 2) END",
+)
+REFUSED_CONDITIONS = (
+    "reflect('java.lang.System', 'getProperty', 'user.home') = 'x'",
+    "lower(java_method('java.lang.System', 'getProperty', 'user.home')) = 'x'",
+    "IDENTIFIER('ref' || 'lect')('java.lang.System', 'exit', 0) = 'x'",
+    "EXISTS (SELECT * FROM text.`/etc/passwd`)",
+    "sender IN (SELECT value FROM text.`/etc/passwd`)",
+    "sender = (SELECT max(sender) FROM silver_messages)",
+    "input_file_name() = 'x'",
+)
+
+
+def test_condition_of_a_replay_only_computes(spark: SparkSession) -> None:
+    for sql in CONDITIONS:
+        check_condition(spark, sql)
+    codes: dict[str, str] = {}
+    for sql in (*REFUSED_CONDITIONS, "no such column", "true; DROP TABLE t"):
+        with pytest.raises(PosthouseError) as refused:
+            check_condition(spark, sql)
+        codes[sql] = refused.value.code
+    assert codes == dict.fromkeys(REFUSED_CONDITIONS, "query_refused") | {
+        "no such column": "query_failed",
+        "true; DROP TABLE t": "query_failed",
+    }
 
 
 def test_control_spark_itself_shows_the_word(spark: SparkSession, outside: dict[str, str]) -> None:

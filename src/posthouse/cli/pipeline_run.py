@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 from cyclopts import Parameter
 
@@ -22,6 +22,7 @@ from posthouse.cli.options import load_key, parse_duration
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, open_sources, relays_of
 from posthouse.model.clock import system_clock
+from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, Transient, error
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ def run(
 
     A run that fails or is killed can be repeated: no row is duplicated or missing. If a source is a relay, the Merkle
     root of every new batch is published there as a signed event. With --every the command repeats until Ctrl-C or
-    SIGTERM; after SIGTERM it finishes the current run. A repeated run that fails for a reason that may pass, such as a
-    relay that does not answer, is reported, and the next one tries again.
+    SIGTERM; after SIGTERM it finishes the current run. A run that fails for a reason that may pass, such as a lake that
+    another run holds or a relay that stopped answering, is reported and tried again.
 
     For example:
 
@@ -112,15 +113,46 @@ def run(
     open_sources(pipeline_options)  # fail before Spark starts
     spark = pipeline_options.session()
     try:
-        stopped = _stop_on_sigterm() if wait_s is not None else None
-        run_once(pipeline_options, output, monitoring, upkeep_options, is_rebuild=rebuild)
-        while stopped is not None and not stopped.wait(wait_s):
-            try:
-                run_once(pipeline_options, output, monitoring, upkeep_options)
-            except Transient as failure:
-                output.failure(failure)
+
+        def run_now(*, is_first: bool = True) -> None:
+            run_once(pipeline_options, output, monitoring, upkeep_options, is_rebuild=rebuild and is_first)
+
+        if wait_s is None:
+            run_now()
+        else:
+            repeat(run_now, wait_s, _stop_on_sigterm(), output)
     finally:
         spark.stop()
+
+
+class RunNow(Protocol):
+    """Brings the lake up to date; `is_first` until one call has succeeded."""
+
+    def __call__(self, *, is_first: bool) -> None: ...
+
+
+def repeat(run_now: RunNow, wait_s: float, stopped: threading.Event, output: Output) -> None:
+    """Run at an interval until stopped; a failure that may pass is reported, and the next run tries again.
+
+    A lease that a killed run left at the relay is waited for. A relay or bucket that cannot be reached from the start
+    is an error, because its name may be wrong.
+    """
+    from posthouse.client.failures import retry_after_s
+
+    is_first = True
+    while True:
+        pause_s = wait_s
+        try:
+            run_now(is_first=is_first)
+            is_first = False
+        except Transient as failure:
+            if is_first and failure.spec.exit is Exit.UNREACHABLE:
+                raise
+            pause_s = min(wait_s, retry_after_s(failure) or wait_s)
+            output.failure(failure)
+            output.note(f"the next run starts in {pause_s:.0f} s")
+        if stopped.wait(pause_s):
+            return
 
 
 def _stop_on_sigterm() -> threading.Event:

@@ -1,4 +1,4 @@
-"""The guard of `pipeline query` and `serve`: SQL is answered only if it reads tables of the lake and nothing else.
+"""The guard of `pipeline query`, `serve` and `replay --where`: SQL only reads tables of the lake.
 
 Spark's SQL can write directories, run shell commands, call Java methods and read any file, in the middle of what looks
 like a question. So the guard lets Spark parse the text and walks the parsed plan: every node and every
@@ -130,14 +130,23 @@ _FORBIDDEN_EXPRESSIONS = frozenset({"ExpressionWithUnresolvedIdentifier", "CallM
 
 def check_question(spark: SparkSession, sql: str, tables: frozenset[str]) -> None:
     """Raise query_refused unless `sql` only reads `tables`, and query_failed if Spark cannot parse it."""
+    _check(_parsed(spark, "parsePlan", sql), tables)
+
+
+def check_condition(spark: SparkSession, sql: str) -> None:
+    """Raise query_refused unless the condition `sql` only computes, without a subquery; query_failed as above."""
+    refuse_connect(spark)
+    _check_expression(_parsed(spark, "parseExpression", sql), None)
+
+
+def _parsed(spark: SparkSession, method: str, sql: str) -> Any:
     from pyspark.errors import PySparkException
 
     session: Any = spark._jsparkSession
     try:
-        plan = session.sessionState().sqlParser().parsePlan(sql)
+        return getattr(session.sessionState().sqlParser(), method)(sql)
     except PySparkException as failure:
         raise error("query_failed", reason=spark_reason(failure)) from failure
-    _check(plan, tables)
 
 
 def refuse_connect(spark: SparkSession) -> None:
@@ -188,7 +197,8 @@ def _check_table_function(parts: list[Any]) -> None:
         raise _refused(f"the table function {'.'.join(map(str, parts))} is not allowed")
 
 
-def _check_expression(expression: Any, scope: frozenset[str]) -> None:
+def _check_expression(expression: Any, scope: frozenset[str] | None) -> None:
+    """Check an expression of a parsed plan; `scope` has the relations of its subqueries, None: it may have none."""
     name = _class_name(expression)
     if name in _FORBIDDEN_EXPRESSIONS:
         raise _refused("the name of a function must be written out")
@@ -201,6 +211,8 @@ def _check_expression(expression: Any, scope: frozenset[str]) -> None:
     if name == "UnresolvedGenerator":
         _check_table_function([expression.name().funcName()])
     if name in _SUBQUERIES:
+        if scope is None:
+            raise _refused("a condition may not contain a subquery")
         _check(expression.plan(), scope)
     for child in _items(expression.children()):
         _check_expression(child, scope)

@@ -29,6 +29,8 @@ from posthouse.model.limits import SECOND_NS
 from posthouse.model.subjects import validate_subject, validate_topic
 from posthouse.pipeline.connector.delivery import Delivery
 from posthouse.pipeline.connector.sink_rows import SinkOptions, SinkRow
+from posthouse.pipeline.query_guard import check_condition
+from posthouse.pipeline.session.spark import spark_reason
 from posthouse.pipeline.tables.bronze import LOST
 
 if TYPE_CHECKING:
@@ -106,15 +108,18 @@ _POSITION = ("epoch", "seq")
 
 
 def select_messages(inputs: Mapping[str, DataFrame], where: str, after: ReplayCursor) -> DataFrame:
-    """Return the matching messages after a cursor; raise query_failed if the condition is not valid SQL."""
+    """Return the matching messages after a cursor; query_failed if the condition is not valid SQL, query_refused if it
+    does more than compute from the columns of a message.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
     messages = inputs["silver_messages"].where(~f.col(LOST))
+    check_condition(messages.sparkSession, where)
     try:
         chosen = messages.where(where)
     except PySparkException as failure:
-        raise error("query_failed", reason=str(failure).partition("\n")[0]) from failure
+        raise error("query_failed", reason=spark_reason(failure)) from failure
     chosen = chosen.where(_is_after(after)).select("at_ns", *_POSITION, "message_id", "source", "sender")
     bodies = _contents(inputs["bronze_events"]).unionByName(_payloads(inputs["bronze_journal"]))
     joined = chosen.join(bodies, list(_POSITION), "inner").where(f.col("body").isNotNull())

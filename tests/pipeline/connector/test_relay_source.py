@@ -81,6 +81,8 @@ def _check_lock(lake: Lake, post: Post) -> None:
         with pytest.raises(PosthouseError) as refused, with_relay_lock(lake, client()):
             pass
         assert refused.value.code == "lake_busy"
+        assert 0 < refused.value.fields["retry_after_s"] <= 30
+        assert f"lasts until {refused.value.fields['until']}" in refused.value.hint
     with with_relay_lock(lake, client()):
         pass
 

@@ -94,6 +94,8 @@ def test_replay_selects_by_sql_in_the_order_of_history(spark: SparkSession, lake
     assert [row["body"] for row in rest] == [f"question {number}" for number in range(3, POSTS)], "sealed is left out"
     with pytest.raises(PosthouseError) as raised:
         select_messages(inputs, "no such column", start)
+    with pytest.raises(PosthouseError, match="reflect is not allowed"):
+        select_messages(inputs, "reflect('java.lang.System', 'getProperty', 'user.home') = 'x'", start)
     assert raised.value.code == "query_failed"
 
 

@@ -20,16 +20,19 @@ SCHEMA = pa.schema([("epoch", pa.string()), ("seq", pa.int64()), ("day", pa.stri
 
 @pytest.mark.parametrize(
     "location",
-    ["gs://bucket/lake", "abfss://c@a.dfs.core.windows.net/lake", "hdfs://host/lake", "s3a://b/l", "https://x/lake"],
+    [
+        *("gs://bucket/lake", "abfss://c@a.dfs.core.windows.net/lake", "hdfs://host/lake", "s3a://b/l", "https://x/l"),
+        *("gs:/bucket/lake", "s3a:/b/l"),  # as pathlib writes it
+        *("s3:bucket/lake", "gs:bucket/lake", "file://lake", "file://localhost/lake", "file:lake", "fil:///lake"),
+    ],
 )
 def test_other_storage_is_refused_and_never_made_into_a_directory(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for text in (location, location.replace("://", ":/")):  # pathlib writes the second
-        with pytest.raises(PosthouseError) as refused:
-            Lake(text)
-        assert refused.value.code == "lake_unsupported"
+    with pytest.raises(PosthouseError) as refused:
+        Lake(location)
+    assert refused.value.code == "lake_unsupported"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -41,9 +44,17 @@ def test_an_address_that_names_no_bucket_is_refused(location: str) -> None:
 
 
 def test_addresses_of_a_directory_and_of_s3_are_read(tmp_path: Path) -> None:
-    assert open_storage(f"file://{tmp_path}/lake") == open_storage(tmp_path / "lake") == LocalStorage(tmp_path / "lake")
-    assert open_storage("s3://bucket/a/lake/") == S3Storage("bucket", "a/lake")
+    expected = LocalStorage(tmp_path / "lake")
+    assert {open_storage(each + f"{tmp_path}/lake") for each in ("", "file://", "file:")} == {expected}
+    assert open_storage("S3://bucket/a/lake/") == open_storage("s3://bucket/a/lake") == S3Storage("bucket", "a/lake")
     assert open_storage("s3://bucket/a/lake").child("t").uri == "s3://bucket/a/lake/t"
+
+
+def test_a_file_is_no_lake(tmp_path: Path) -> None:
+    (tmp_path / "relay.db").touch()
+    with pytest.raises(PosthouseError, match="it is a file, not a directory") as refused:
+        Lake(tmp_path / "relay.db")
+    assert refused.value.code == "lake_unsupported"
 
 
 def test_s3_that_does_not_answer_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,6 +185,9 @@ def test_a_store_whose_older_file_was_put_back_is_refused_and_the_audit_finds_it
     with pytest.raises(Transient) as behind:
         Copier(spark, lake, standby, store.clock, 1000, lambda _step: None).copy()
     assert list(Sources(spark, [standby]).compare(lake)) == []
+    with pytest.raises(PosthouseError) as repeated:
+        Sources(spark, [access, standby])
+    assert (repeated.value.code, repeated.value.fields["other"]) == ("source_repeated", access.url)
     store.path.write_bytes(older.read_bytes())
     with pytest.raises(PosthouseError) as short:
         copier.copy()

@@ -35,6 +35,13 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         exit=Exit.USAGE,
     ),
     ErrorSpec(
+        "source_repeated",
+        400,
+        "{url} and {other} hold the same records: one is a copy of the other",
+        "Name each store once. To compare a standby or a backup with the lake, audit it alone.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
         "feed_invalid",
         400,
         "{url} has no feed {feed!r}",

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from posthouse.model.errors import error
 from posthouse.pipeline.audit.derived import check_derived
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.lineage import EpochRow
@@ -67,6 +69,7 @@ class Sources:
         register_source(spark)
         histories = run_in_workers(spark, read_history, list(accesses))
         self._histories = list(zip(accesses, histories, strict=True))
+        _refuse_copies(self._histories)
 
     def frames(self) -> Frames:
         """Return the history in the sources."""
@@ -172,6 +175,17 @@ class Sources:
 
     def _kind(self, epoch: str) -> str:
         return next((h.store for _a, h in self._histories if any(each.epoch == epoch for each in h.lineage)), "store")
+
+
+def _refuse_copies(histories: Sequence[tuple[Access, History]]) -> None:
+    """Raise source_repeated if two sources hold the same records, as a store and its standby."""
+    for (access, history), (other, copy) in combinations(histories, 2):
+        for segment in history.segments(0, history.head):
+            if any(
+                each.epoch == segment.epoch and max(each.after, segment.after) < min(each.to, segment.to)
+                for each in copy.segments(0, copy.head)
+            ):
+                raise error("source_repeated", url=other.url, other=access.url)
 
 
 def _is_comparable(block: Seal, erased: ErasedRows) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LOG = "_delta_log"
 SCRATCH = "scratch-"  # begins the name of a directory below a lake for tables that are thrown away
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # delta-rs colours its errors
 _REASON_CHARS = 400
 _CONNECT_S, _REQUEST_S = 10.0, 60.0
@@ -46,13 +46,27 @@ def open_storage(location: str | Path) -> Storage:
     found = _SCHEME.match(text)
     scheme = found[1].lower() if found else "file"
     if scheme == "file":
-        return LocalStorage(Path(text.removeprefix("file://")).expanduser().absolute())
+        return LocalStorage(_directory(text, text[found.end() :] if found else None))
     if scheme != "s3":
-        raise error("lake_unsupported", location=text, reason=f"{scheme}:// is not supported yet")
+        reason = "write s3:// instead of Spark's s3a://" if scheme == "s3a" else f"{scheme}:// is not supported yet"
+        raise error("lake_unsupported", location=text, reason=reason)
     parts = urlsplit(text)
-    if not text.startswith("s3://") or not parts.netloc or parts.query or parts.fragment:
+    if not text[2:].startswith("://") or not parts.netloc or parts.query or parts.fragment:
         raise error("lake_unsupported", location=text, reason="it is not s3://BUCKET/PREFIX")
     return S3Storage(parts.netloc, parts.path.strip("/"))
+
+
+def _directory(location: str, after_scheme: str | None) -> Path:
+    """Return the directory of a path or of file:///PATH, which pathlib shortens to file:/PATH."""
+    if after_scheme is None:
+        path = Path(location).expanduser().absolute()
+    elif after_scheme.startswith("///") or (after_scheme.startswith("/") and not after_scheme.startswith("//")):
+        path = Path("/" + after_scheme.lstrip("/"))
+    else:
+        raise error("lake_unsupported", location=location, reason="it is not file:///PATH with an absolute path")
+    if path.exists() and not path.is_dir():
+        raise error("lake_unsupported", location=location, reason="it is a file, not a directory")
+    return path
 
 
 class StoredFile(NamedTuple):

@@ -25,9 +25,10 @@ import rfc8785
 
 from posthouse.files import create_atomic, open_locked, private_dir, read_private, write_atomic
 from posthouse.journal.erase import ErasureRequest
-from posthouse.model.clock import Clock, system_clock
+from posthouse.model.clock import Clock, format_utc, system_clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import LAKE_ROOT
+from posthouse.model.limits import MILLISECOND_NS
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.merkle import Seal
@@ -119,7 +120,7 @@ class _LockHolder(threading.Thread):
         self._settled.wait()
         if self._failure is not None:
             if self._failure.code in ("held", "held_by_self"):
-                raise error("lake_busy", path=self._lake.location) from self._failure
+                raise _leased(self._lake, self._failure.fields.get("remaining_ms")) from self._failure
             raise self._failure
 
     def release(self) -> None:
@@ -131,6 +132,15 @@ class _LockHolder(threading.Thread):
         async with self._client as client, client.lock(self._resource, lease_s=_LEASE_S, wait_s=_WAIT_S):
             self._settled.set()
             await asyncio.to_thread(self._done.wait)
+
+
+def _leased(lake: Lake, remaining_ms: int | None) -> PosthouseError:
+    """Return lake_busy for a lake whose lease at the relay lasts for some time, for a run that was killed too."""
+    if not remaining_ms:
+        return error("lake_busy", path=lake.location)
+    until = format_utc(system_clock().wall_ns() + remaining_ms * MILLISECOND_NS)
+    hint = f"Its lease at the relay lasts until {until} and is renewed while it runs. Run it again then."
+    return error("lake_busy", path=lake.location, until=until, retry_after_s=remaining_ms / 1000, hint=hint)
 
 
 PUBLISHED_NAME = "published.json"
