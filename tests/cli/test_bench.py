@@ -121,7 +121,7 @@ def test_daemon_run_without_a_relay_ends_with_its_messages_seen(cli: CommandLine
 def test_daemon_that_does_not_run_is_named(cli: CommandLine, tmp_path: Path) -> None:
     outcome = cli("bench", "daemon", "--dir", str(tmp_path / "d"), "--json")
     assert (outcome.exit, outcome.problem["code"]) == (Exit.UNREACHABLE, "daemon_unreachable")
-    assert "posthouse daemon up" in outcome.problem["hint"]
+    assert "posthouse up" in outcome.problem["hint"]
 
 
 def test_people_get_rate_and_latency(cli: CommandLine, tmp_path: Path) -> None:

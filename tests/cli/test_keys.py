@@ -42,7 +42,7 @@ def test_existing_key_is_never_replaced(cli: CommandLine) -> None:
 def test_show_without_a_key_says_how_to_make_one(cli: CommandLine) -> None:
     outcome = cli("keys", "show")
     assert outcome.exit == Exit.IDENTITY
-    assert "posthouse keys new" in outcome.err
+    assert "`posthouse up`" in outcome.err and "`posthouse keys new`" in outcome.err
 
 
 def test_show_prints_the_same_key_as_new(cli: CommandLine) -> None:

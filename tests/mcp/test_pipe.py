@@ -219,7 +219,7 @@ async def test_a_session_that_began_without_a_daemon_works_when_there_is_one(mod
     await alice.down()
     async with stdio_agent(alice.settings.directory, mode=mode) as agent:
         refused = await agent.refused("inbox")
-        assert refused["code"] == "daemon_unreachable" and "posthouse daemon up" in refused["hint"]
+        assert refused["code"] == "daemon_unreachable" and "posthouse up" in refused["hint"]
         await alice.up()
         assert (await agent.call("inbox"))["messages"] == []
 

@@ -114,7 +114,7 @@ async def test_every_tool_reports_a_daemon_that_is_down(mode: str, tmp_path: Pat
         for tool, arguments in GOOD.items():
             refused = await agent.refused(tool, **arguments)
             assert refused["code"] == "daemon_unreachable", tool
-            assert "posthouse daemon up" in refused["hint"]
+            assert "posthouse up" in refused["hint"]
 
 
 async def test_a_tool_that_does_not_exist_is_an_error_of_the_protocol(tmp_path: Path) -> None:

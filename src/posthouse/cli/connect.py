@@ -223,7 +223,7 @@ def _check_daemon(request: Request) -> list[Finding]:
     if done.returncode != 0:
         return [fail("command", f"{line}: exit code {done.returncode}", done.stderr.decode(errors="replace")[:200])]
     if not done.stdout:
-        return [fail("daemon", "it does not answer hooks", "Start it with `posthouse daemon up`.")]
+        return [fail("daemon", "it does not answer hooks", "Start it with `posthouse up`.")]
     sessions = json.loads(done.stdout)["sessions"]
     if not sessions:
         return [ok("daemon", "it answers hooks"), warn("sessions", "none has run a hook", request.hooks.note)]

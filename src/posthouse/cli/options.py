@@ -77,10 +77,13 @@ def load_key(given: Path | None, mesh: str | None = None) -> NodeKey:
     except PosthouseError as failure:
         if failure.code != "key_file_missing":
             raise
-        hint = "Run `posthouse keys new`, or `posthouse keys import FILE` to use an OpenSSH key."
-        raise error("key_file_missing", path=str(path), hint=hint) from failure
+        raise error("key_file_missing", path=str(path), hint=_KEY_HINT if given is None else None) from failure
 
 
+_KEY_HINT = (
+    "Run `posthouse up`, which sets up this host, or `posthouse join INVITE`. For a key alone: `posthouse keys new` or "
+    "`posthouse keys import FILE` to use an OpenSSH key."
+)
 R = TypeVar("R")
 _RELAY_GROUP = Group("Relay", sort_key=4)
 #: The option of commands that work in one mesh.

@@ -36,7 +36,7 @@ def show_members(value: object, mesh: str, members: list[dict[str, Any]], output
     """Show the hosts of a mesh and their agents, and whose key has changed; presence is known to a daemon only."""
     from posthouse.client.trust.pins import member_key_changed
 
-    rows = [row for each in members for row in _peer_rows(each)]
+    rows = [row for each in members for row in _peer_rows(each, is_csv=output.form == "csv")]
     output.result(value, table(("name", "presence", "status", "role", "node"), rows))
     for each in members:
         if each.get("pinned"):
@@ -46,19 +46,23 @@ def show_members(value: object, mesh: str, members: list[dict[str, Any]], output
             output.note(f"{each['name']} has a new key, {each['node']}; the old one, {each['former_key']}, signed it")
 
 
-def _peer_rows(peer: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the row of a host, and one for each of its agents with what it is good for."""
-    host = peer.get("name") or "-"
-    shown = host + (" (this host)" if peer.get("is_self") else "")
-    yield shown, _presence(peer), peer.get("status") or "", peer.get("role") or "", peer.get("node") or ""
+def _peer_rows(peer: dict[str, Any], *, is_csv: bool) -> Iterator[tuple[str, ...]]:
+    """Yield the row of a host, and one for each of its agents.
+
+    People see which host this is and what each agent is good for; programs that read CSV get names and node ids alone.
+    """
+    host, node = peer.get("name") or "-", peer.get("node") or ""
+    shown = host + (" (this host)" if peer.get("is_self") and not is_csv else "")
+    yield shown, _presence(peer), peer.get("status") or "", peer.get("role") or "", node
     for agent in peer.get("agents") or []:
         about = agent.get("summary") or ", ".join(agent.get("capabilities") or [])
+        address = str(Address(agent["name"], peer.get("name") or short_node(peer["node"])))
         yield (
-            f"  {Address(agent['name'], peer.get('name') or short_node(peer['node']))}",
+            address if is_csv else f"  {address}",
             _presence(agent),
             agent.get("status") or "",
             "agent",
-            about,
+            node if is_csv else about,
         )
 
 

@@ -14,7 +14,7 @@ from cyclopts import Group, Parameter
 from posthouse.cli.completers import complete_recipients
 from posthouse.cli.options import DEFAULT_RELAY, ActingAgent, DaemonOptions, RelayOptions, parse_duration
 from posthouse.cli.output import PLAIN, Output, shown_body
-from posthouse.cli.send import Text, as_daemon, has_daemon, read_message, refuse_agents_without_daemon
+from posthouse.cli.send import Text, as_daemon, has_daemon, read_message, refuse_without_daemon
 
 if TYPE_CHECKING:
     from posthouse.client import Client
@@ -66,7 +66,7 @@ def request(
         with daemon_options.client() as daemon:
             on_answer(daemon.request(to, text, timeout_s, on_partial=on_answer, **options))
         return
-    refuse_agents_without_daemon(to, daemon_options)
+    refuse_without_daemon(to, daemon_options, relay_options)
     output.note("no daemon runs; connecting to the relay")
 
     async def work(client: Client) -> Answer:

@@ -193,7 +193,7 @@ def send(
         output.result(value, f"{accepted.client_message_id}  {accepted.status}")
         note_recipient(to, accepted, output)
         return
-    refuse_agents_without_daemon(to, daemon_options)
+    refuse_without_daemon(to, daemon_options, relay_options)
     output.note("no daemon runs; connecting to the relay")
     reached = with_mesh(as_daemon(daemon_options, relay_options), daemon_options.chosen_mesh())
     send_direct(to, text, flags, reached, output)
@@ -258,13 +258,33 @@ def has_daemon(daemon_options: DaemonOptions) -> bool:
     raise error("daemon_unreachable", daemon=str(location), reason="it runs and has no socket")
 
 
-def refuse_agents_without_daemon(to: str, daemon_options: DaemonOptions) -> None:
-    """Raise daemon_unreachable if an agent sends or is to receive: only a daemon knows agents."""
+def refuse_without_daemon(to: str, daemon_options: DaemonOptions, relay_options: RelayOptions) -> None:
+    """Raise daemon_unreachable if only a daemon could send: for an agent, or where this home knows no relay."""
     from posthouse.client.daemon.locate import acting_agent
 
     if acting_agent(daemon_options.agent) or "@" in to:
-        hint = "Mail of agents needs the daemon: start it with `posthouse daemon up`."
-        raise error("daemon_unreachable", daemon=str(daemon_options.location()), reason="it does not run", hint=hint)
+        hint = "Mail of agents needs the daemon: start it with `posthouse up`."
+    elif not _knows_relay(daemon_options, relay_options):
+        # a relay at the default address may be that of another user of this machine
+        hint = "Run `posthouse up`, which sets up this host, or `posthouse join INVITE`; or name a relay with --relay."
+    else:
+        return
+    raise error("daemon_unreachable", daemon=str(daemon_options.location()), reason="it does not run", hint=hint)
+
+
+def _knows_relay(daemon_options: DaemonOptions, relay_options: RelayOptions) -> bool:
+    """Return True if a relay is named, configured or joined, or if one of this home runs."""
+    from posthouse.cli.config import load_settings
+    from posthouse.cli.relay_service import read_run, relay_directory
+    from posthouse.client import Memberships
+    from posthouse.model.settings_sources import Source
+
+    return (
+        as_daemon(daemon_options, relay_options).relay is not None
+        or Memberships.of_home().get(daemon_options.chosen_mesh()) is not None
+        or load_settings()["client.relay"].source is not Source.DEFAULT
+        or read_run(relay_directory(None)) is not None
+    )
 
 
 def as_daemon(daemon_options: DaemonOptions, relay_options: RelayOptions) -> RelayOptions:

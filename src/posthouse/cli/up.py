@@ -1,8 +1,9 @@
 """`posthouse up`, `posthouse invite`: what this machine runs, and the line for another host.
 
-`up` is safe to repeat: it starts what does not run, on the address that --listen named last. A relay that other
-machines can reach gets a certificate of its own if none is given; invites carry its fingerprint, so no authority is
-needed.
+`up` is safe to repeat: it starts what does not run, on the address that --listen named last. If no address is named and
+another program has the default port, for example the relay of another user, the relay takes a free port and keeps it.
+A relay that other machines can reach gets a certificate of its own if none is given; invites carry its fingerprint, so
+no authority is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from posthouse.cli.mesh_invites import ONE_MEMBER, InviteOptions
 from posthouse.cli.options import DEFAULT_DAEMON, DEFAULT_RELAY, RelayOptions, default_mesh
 from posthouse.cli.output import PLAIN, Output
 from posthouse.model.clock import system_clock
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.node import DEFAULT_MESH
 
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
     from posthouse.client import Client
 
 CERTIFICATE_NAME, CERTIFICATE_KEY_NAME = "tls-cert.pem", "tls-key.pem"
-_ADDRESS_NAME = "listen"  # in the relay's directory: the address of `up --listen`, for later starts
+_ADDRESS_NAME = "listen"  # in the relay's directory: the address that `up` was given or chose, for later starts
 _CERTIFICATE_DAYS = 3_650
 _LOOPBACK = "127.0.0.1"
+_FREE_ADDRESS = f"{_LOOPBACK}:0"  # the system chooses the port
 
 
 def up(
@@ -63,7 +65,7 @@ def up(
     other = None if listen is not None else other_relay()
     is_proved = daemon_pid(DEFAULT_DAEMON) is not None
     if other is None:
-        started = _run_here(listen, name, is_proved=is_proved)
+        started = _run_here(listen, name, output, is_proved=is_proved)
     else:
         from posthouse.client import Memberships
 
@@ -82,10 +84,10 @@ def up(
     output.note("\n".join(["next:", *(f"  {line}" for line in next_steps(is_member=bool(started["name"])))]))
 
 
-def _run_here(listen: str | None, name: str | None, *, is_proved: bool) -> dict[str, Any]:
+def _run_here(listen: str | None, name: str | None, output: Output, *, is_proved: bool) -> dict[str, Any]:
     """Run a relay on this machine, and its daemon; return both with the host's name."""
     _ensure_key()
-    run = _ensure_relay({} if listen is None else {"relay.listen": listen})
+    run = _ensure_relay({} if listen is None else {"relay.listen": listen}, output)
     origin = _local_origin(run["url"])
     _pin(origin, run)
     member = _ensure_member(origin, run["relay"], name)
@@ -136,10 +138,9 @@ def _ensure_key() -> None:
     persistent_identity(directory)
 
 
-def _ensure_relay(given: dict[str, Any]) -> dict[str, Any]:
+def _ensure_relay(given: dict[str, Any], output: Output) -> dict[str, Any]:
     """Return the record of the relay that runs here; start it if none does."""
-    from posthouse.cli.detach import start_detached
-    from posthouse.cli.relay_service import LOG_NAME, read_run
+    from posthouse.cli.relay_service import read_run
     from posthouse.files import private_dir, write_atomic
 
     values = load_settings(given)
@@ -147,24 +148,44 @@ def _ensure_relay(given: dict[str, Any]) -> dict[str, Any]:
     if running := read_run(directory):
         _check_same_address(given.get("relay.listen"), running)
         return running
-    if (address := _address_of_last_up(values, directory)) is not None:
+    address = _address_of_last_up(values, directory)
+    if address is not None:
         given = given | {"relay.listen": address}
-        values = load_settings(given)
-    if values["relay.log_file"].value is None:
-        given = given | {"relay.data_dir": str(directory), "relay.log_file": str(directory / LOG_NAME)}
-    given |= _certificate_settings(values, directory)
-    words = ("relay", "up", "--json", *setting_tokens(given))
-    started = start_detached("relay", words, slow="relay_start_slow")
+    try:
+        started = _start_relay(given, directory)
+    except PosthouseError as failure:
+        if failure.code != "listen_failed" or _is_address_named(load_settings(given)):
+            raise
+        given = given | {"relay.listen": _FREE_ADDRESS}
+        started = _start_relay(given, directory)
+        taken = values.text("relay.listen")
+        output.note(f"another program uses {taken}: from now on this relay listens on {started['listen']}")
     if "relay.listen" in given:
         write_atomic(directory / _ADDRESS_NAME, f"{started['listen']}\n".encode())
     return started
 
 
-def _address_of_last_up(values: Settings, directory: Path) -> str | None:
-    """Return the address that `up --listen` was given last, if nothing names another one now."""
+def _start_relay(given: dict[str, Any], directory: Path) -> dict[str, Any]:
+    from posthouse.cli.detach import start_detached
+    from posthouse.cli.relay_service import LOG_NAME
+
+    values = load_settings(given)
+    if values["relay.log_file"].value is None:
+        given = given | {"relay.data_dir": str(directory), "relay.log_file": str(directory / LOG_NAME)}
+    given |= _certificate_settings(values, directory)
+    return start_detached("relay", ("relay", "up", "--json", *setting_tokens(given)), slow="relay_start_slow")
+
+
+def _is_address_named(values: Settings) -> bool:
+    """Return True if an option, the environment or a file names the address of the relay."""
     from posthouse.model.settings_sources import Source
 
-    if values["relay.listen"].source is not Source.DEFAULT:
+    return values["relay.listen"].source is not Source.DEFAULT
+
+
+def _address_of_last_up(values: Settings, directory: Path) -> str | None:
+    """Return the address that `up` was given last, or chose, if nothing names another one now."""
+    if _is_address_named(values):
         return None
     with contextlib.suppress(FileNotFoundError):
         return (directory / _ADDRESS_NAME).read_text(encoding="utf-8").strip()
@@ -342,7 +363,8 @@ def invite(
     value = {"command": command, "invite": str(made), "mesh": name}
     output.result(value | {"role": invite_options.role, "uses": invite_options.uses}, command)
     if _is_loopback(made.url.host):
-        output.note("only this machine reaches the relay; let others reach it: posthouse up --listen 0.0.0.0:7420")
+        others = "posthouse relay down && posthouse up --listen 0.0.0.0:7420"
+        output.note(f"only this machine reaches the relay; let others reach it: {others}")
 
 
 def _reachable(host: str, port: int, address: str | None) -> Any:

@@ -48,7 +48,7 @@ def test_mail_of_an_agent_without_a_daemon_is_refused_with_the_command(cli: Comm
     for arguments in (("bob", "x", "--agent", "ann"), ("ann@bob", "x")):
         outcome = cli("send", *arguments, "--dir", str(tmp_path / "none"))
         assert outcome.exit != 0
-        assert "posthouse daemon up" in outcome.err
+        assert "posthouse up" in outcome.err
 
 
 def test_a_mistyped_agent_is_an_error_that_names_the_command(cli: CommandLine, hosts: Hosts) -> None:

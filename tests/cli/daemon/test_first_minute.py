@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from posthouse.model.codes.spec import Exit
 from tests.cli.daemon.machine import Machine
 
 PATIENCE_S = 60
+DEFAULT_ADDRESS = "127.0.0.1:7420"
 FIRST_MESSAGE_S = 10  # from the first command to the first message, on a machine that has nothing else to do
 
 
@@ -91,6 +94,56 @@ def test_up_starts_the_relay_on_the_address_that_the_last_up_named(tmp_path: Pat
         machine.run("down")
 
 
+@pytest.fixture
+def default_port_is_taken() -> Iterator[None]:
+    """Another program listens where a relay does by default."""
+    host, _, port = DEFAULT_ADDRESS.rpartition(":")
+    with socket.socket() as other:
+        with contextlib.suppress(OSError):  # some program has it already
+            other.bind((host, int(port)))
+            other.listen()
+        yield
+
+
+@pytest.mark.usefixtures("default_port_is_taken")
+def test_up_takes_a_free_port_if_another_user_has_the_default_one_and_keeps_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "host", is_relay_configured=False)
+    try:
+        first = machine.run("up", options=())
+        assert (first.returncode, "from now on this relay listens on 127.0.0.1:" in first.stderr) == (0, True)
+        machine("send", host_name(), "through the relay of this user")
+        (item,) = machine("inbox", "wait", "--timeout", "60")["items"]
+        assert item["body"] == "through the relay of this user"
+        assert machine("event", "publish", "a fact")["seq"] > 0
+        machine("down")
+        again = machine.run("up", options=())
+        assert first.stdout.partition(" (pid")[0] == again.stdout.partition(" (pid")[0]
+        assert "another program" not in again.stderr
+    finally:
+        machine.run("down")
+
+
+@pytest.mark.usefixtures("default_port_is_taken")
+def test_up_on_a_named_address_that_is_taken_says_so_and_send_asks_no_relay_of_another_user(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "host", is_relay_configured=False)
+    refused = machine.refusal("up", "--listen", DEFAULT_ADDRESS)
+    assert (refused["code"], "--listen" in refused["hint"]) == ("listen_failed", True)
+    for command in ("send", "request"):
+        refused = machine.refusal(command, "bob", "is it you?")
+        assert (refused["code"], "posthouse up" in refused["hint"]) == ("daemon_unreachable", True)
+
+
+def test_commands_before_up_name_it(laptop: Machine) -> None:
+    commands = (
+        *("agent add ann", "agent ls", "console --no-browser", "doctor", "event query", "history bob", "inbox"),
+        *("inbox --direct --count 1", "inbox wait --timeout 1", "invite", "keys show", "lock ls", "lock run x -- true"),
+        *("mesh members main", "peers", "request bob hi", "reserve a.py", "send --direct bob hi", "send bob hi"),
+        *("send ann@bob hi", "status", "tail --count 1", "topic list", "trace 7"),
+    )
+    said = {each: laptop.run(*each.split(), options=()) for each in commands}
+    assert [each for each, done in said.items() if "posthouse up" not in done.stdout + done.stderr] == []
+
+
 def test_the_three_commands_of_the_readme_reach_an_agent_that_has_not_started_yet(
     server: Machine, tmp_path: Path
 ) -> None:
@@ -134,6 +187,9 @@ def test_status_shows_what_runs_and_down_ends_it_and_can_be_repeated(server: Mac
     assert (mesh["mesh"], mesh["state"], mesh["member"], mesh["admitted"]) == ("main", "connected", host_name(), True)
     (agent,) = seen["daemon"]["agents"]
     assert (agent["name"], agent["unread"], agent["paused"] is None) == ("ana", 1, False)
+    listed = server.run("peers", options=("--output", "csv")).stdout.splitlines()
+    node = mesh["node"]
+    assert listed[1:] == [f"{host_name()},online,,admin,{node}", f"ana@{host_name()},offline,idle,agent,{node}"]
     shown = server.run("status", options=()).stdout
     assert "agent ana" in shown and "1 unread" in shown and "paused until" in shown
     ended = server("down")

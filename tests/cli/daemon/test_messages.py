@@ -302,4 +302,4 @@ def test_without_a_daemon_the_others_say_how_to_start_one(
 ) -> None:
     refused = cli(*command, "--dir", str(tmp_path), "--json")
     assert (refused.exit, refused.problem["code"]) == (Exit.UNREACHABLE, "daemon_unreachable")
-    assert "posthouse daemon up" in refused.problem["hint"]
+    assert "posthouse up" in refused.problem["hint"]

@@ -15,7 +15,7 @@ CLIENT: tuple[ErrorSpec, ...] = (
         "relay_unreachable",
         503,
         "the relay at {relay} cannot be reached: {reason}",
-        "Check that the relay is running (`posthouse relay up`) and that the address is right.",
+        "Check that the address is right and that the relay runs: `posthouse up` on its host starts it.",
     ),
     ErrorSpec(
         "relay_url_invalid",
@@ -107,7 +107,8 @@ CLIENT: tuple[ErrorSpec, ...] = (
         "daemon_unreachable",
         503,
         "the daemon at {daemon} cannot be reached: {reason}",
-        "Start it with `posthouse daemon up`; `posthouse daemon status` shows its state.",
+        "Start it with `posthouse up`, in a directory of its own with `posthouse daemon up --dir DIR`; "
+        "`posthouse status` shows what runs.",
     ),
     fatal(
         "daemon_answer_invalid",
