@@ -58,7 +58,7 @@ def plan(north: Host) -> None:
 def write(north: Host) -> None:
     """The writer, on the same host: post to all subscribers of the topic."""
     with DaemonClient(north.directory) as daemon:
-        daemon.post("drafts", "The horse arrives at dawn.", meta={"usage": {"output_tokens": 6}})
+        daemon.post("drafts", "The horse arrives at dawn.", usage={"model": "granite-small", "output_tokens": 6})
 
 
 def review(south: Host) -> None:

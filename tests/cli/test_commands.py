@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -82,6 +83,14 @@ def test_every_command_has_help_with_an_example(cli: CommandLine) -> None:
 
 def has_example(path: tuple[str, ...], outcome: Outcome) -> bool:
     return outcome.exit == 0 and "For example:" in outcome.out and f" posthouse {' '.join(path)}" in outcome.out
+
+
+def test_no_help_has_words_in_angle_brackets_which_are_not_shown() -> None:
+    offenders = []
+    for path, command in COMMANDS.items():
+        texts = [command.help, *(each.parameter.help for each in command.assemble_argument_collection())]
+        offenders += [" ".join(path) for text in texts if re.search(r"<[a-zA-Z]", text or "")]
+    assert offenders == []
 
 
 def test_help_of_a_noun_lists_every_verb_with_its_summary(cli: CommandLine) -> None:

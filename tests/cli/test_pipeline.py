@@ -36,7 +36,9 @@ def test_relay_that_does_not_answer_is_unreachable_and_no_lake_is_created(cli: C
     assert not (tmp_path / "lake").exists()
 
 
-@pytest.mark.parametrize("command", [("query", "SELECT 1"), ("shell",)])
+@pytest.mark.parametrize(
+    "command", [("query", "SELECT 1"), ("shell",), ("serve",), ("publish",), ("replay", "--to", "#again"), ("compact",)]
+)
 def test_lake_that_does_not_exist_is_reported_as_empty(cli: CommandLine, command: tuple[str, ...]) -> None:
     ended = cli("pipeline", *command, "--json")
     assert (ended.exit, ended.problem["code"]) == (Exit.REFUSED, "lake_empty")
@@ -57,6 +59,7 @@ def test_show_without_a_lake_and_with_wrong_words_is_refused(cli: CommandLine) -
         ("show", "cost", "--since", "yesterday"),
         ("show", "cost", "--since", "2026-11-02", "--until", "2026-11-01"),
         ("report", "--since", "soon"),
+        ("query", "SELECT 1", "--limit", "0"),
         ("export", "conversations.csv"),
         ("export", "a.jsonl", "--again", "b.json", "--rules", "c.toml"),
     ):

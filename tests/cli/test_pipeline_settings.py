@@ -9,6 +9,7 @@ import pytest
 from posthouse.cli.pipeline_options import PipelineOptions
 from posthouse.files import private_dir
 from posthouse.keys import NodeKey
+from posthouse.model.errors import PosthouseError
 
 NODE, OTHER = (NodeKey(bytes([number]) * 32).node for number in (1, 2))
 WAYS = ("file", "environment", "option")
@@ -43,4 +44,12 @@ def test_prices_are_those_of_the_file_that_each_way_names(
     (home / "mine.toml").write_text("[large]\ninput = 2.0\noutput = 8.0\n")
     option = given(home, monkeypatch, way, "prices", str(home / "mine.toml"))
     assert PipelineOptions().prices(option).cost_usd("large", 500_000, 0, 250_000) == 3.0
-    assert PipelineOptions().prices(str(home / "none.toml")).cost_usd("large", 1, 0, 1) is None
+    (home / "mine.toml").unlink()
+    with pytest.raises(PosthouseError, match=r"mine\.toml") as missing:
+        PipelineOptions().prices(option)
+    assert missing.value.code == "config_unreadable"
+
+
+@pytest.mark.usefixtures("home")
+def test_prices_need_no_file_unless_one_is_named() -> None:
+    assert PipelineOptions().prices().cost_usd("large", 1, 0, 1) is None

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
 from posthouse.cli.output import PLAIN, Output, table
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def query(
-    sql: Annotated[str, Parameter(help="SQL query. Tables are named <layer>_<name>: SHOW TABLES lists them.")],
+    sql: Annotated[str, Parameter(help="SQL query. SHOW TABLES lists the tables, DESCRIBE TABLE_NAME its columns.")],
     *,
-    limit: Annotated[int, Parameter(help="Maximum number of rows.")] = 1000,
+    limit: Annotated[int, Parameter(validator=Number(gte=1), help="Maximum number of rows.")] = 1000,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
@@ -80,8 +81,10 @@ def serve(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Outpu
         posthouse pipeline serve &
         posthouse pipeline query 'SELECT count(*) FROM bronze_journal'
     """
+    from posthouse.pipeline.query import refuse_empty
     from posthouse.pipeline.serve import FAIR, QueryServer
 
+    refuse_empty(pipeline_options.open_lake())  # fail before Spark starts
     spark = pipeline_options.session(settings=FAIR)
     try:
         spark.range(1).count()  # the first job is slow: run it before the first query

@@ -17,6 +17,7 @@ from cyclopts import Group, Parameter
 from posthouse.cli.config import Settings, load_settings, split_pair
 from posthouse.cli.options import KeyFile, RelayOptions, key_path, load_key, parse_duration
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.settings_sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,14 +144,15 @@ class PipelineOptions:
         return [validate_node_id(each) for each in text.replace(",", " ").split()]
 
     def prices(self, given: str | None = None) -> Prices:
-        """Return the price table of the option or the setting; it is empty if its file does not exist."""
+        """Return the price table of the option or the setting; without either its file need not exist."""
         from posthouse.model.usage import Prices
 
-        path = load_settings({"pipeline.prices": given}).path("pipeline.prices")
+        settings = load_settings({"pipeline.prices": given})
+        path = settings.path("pipeline.prices")
+        if settings["pipeline.prices"].source is Source.DEFAULT and not path.exists():
+            return Prices()
         try:
             return Prices.parse(path.read_text(encoding="utf-8"), str(path))
-        except FileNotFoundError:
-            return Prices()
         except (OSError, UnicodeDecodeError) as failure:
             raise error("config_unreadable", path=str(path), reason=str(failure)) from failure
 

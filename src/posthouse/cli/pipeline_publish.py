@@ -51,7 +51,7 @@ def publish(
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Publish statistics of the lake: an addressable event stats/<member> per member and stats/#<topic> per topic.
+    """Publish statistics of the lake: an addressable event stats/MEMBER per member and stats/#TOPIC per topic.
 
     Repeating the command is safe: the same history gives the same events and alerts, and the relay stores each once.
     Agents read them with `posthouse event address 30100:NODE:stats/MEMBER`.
@@ -68,11 +68,13 @@ def publish(
     from posthouse.pipeline.gold_reader import GoldReader, Selection
     from posthouse.pipeline.publish_stats import INPUTS, AlertThresholds, spent_alerts, through_of
     from posthouse.pipeline.publish_stats import publish as run
+    from posthouse.pipeline.query import refuse_empty
 
     alarm = AlertThresholds(flood, parse_duration(silent), attempts)
-    named = mesh or default_mesh()
+    named, lake = mesh or default_mesh(), pipeline_options.open_lake()
+    refuse_empty(lake)  # fail before Spark starts
     options = _sink_options(pipeline_options, chosen_relay(pipeline_options, relay), named)
-    lake, spark = pipeline_options.open_lake(), pipeline_options.session()
+    spark = pipeline_options.session()
     inputs = {name: lake.table(spark, name) for name in INPUTS}
     through_ns = through_of(lake)
     recent = Selection(first_day=format_utc(through_ns - days * DAY_S * SECOND_NS).partition("T")[0], mesh=named)
@@ -165,9 +167,12 @@ def replay(
 
 
 def _select(pipeline_options: PipelineOptions, options: ReplayOptions, cursor: ReplayCursor) -> Iterator[PastMessage]:
+    from posthouse.pipeline.query import refuse_empty
     from posthouse.pipeline.replay_messages import INPUTS, PastMessage, select_messages
 
-    lake, spark = pipeline_options.open_lake(), pipeline_options.session()
+    lake = pipeline_options.open_lake()
+    refuse_empty(lake)  # fail before Spark starts
+    spark = pipeline_options.session()
     inputs = {name: lake.table(spark, name) for name in INPUTS}
     chosen = select_messages(inputs, options.where, cursor)
     return (PastMessage(**row.asDict()) for row in chosen.toLocalIterator())
