@@ -2,7 +2,8 @@
 
 A shared grant needs that every exclusive lease of another session is over, an exclusive one that every lease of another
 session is; both need that the session itself holds nothing. As in locks_model, a lease ends at one moment of an
-interval. Where a restart or a restore leaves open if a lease is active, its interval says so, and a lease of unknown
+interval. A lease that is over stays in the store until it is released or a grant ends it, and a restore makes it active
+again: a renewal may be among the records that it lost. Where a restart or a restore leaves open if a lease is active, its interval says so, and a lease of unknown
 outcome may have begun at any moment of its request: the model may accept too much there, never too little.
 A restore or a lost answer keeps the token from the client: such a lease has token 0.
 """
@@ -69,7 +70,7 @@ def step(state: Shared, op: Op, high: int) -> Iterator[Shared]:
     low = max(state.now_ns, op.called_ns)
     if low > high:
         return
-    at = state._replace(now_ns=low, leases=tuple([lease for lease in state.leases if lease.high_ns > low]))
+    at = state._replace(now_ns=low)
     if op.kind == "restart":
         yield at._replace(leases=tuple([_reopened(lease, low, high) for lease in at.leases]))
     elif op.kind == "backup":

@@ -62,6 +62,13 @@ FINE: dict[str, list[Op]] = {
         refusal("b", "acquire", 0.8, 0.9, "held"),
         refusal("a", "renew", 1.0, 1.1, "stale_token", token=1),
     ],
+    "lease that was over at the backup, and active after the restore": [
+        share("a", 0, 0.1, 1),
+        op("relay", "backup", 1.3, 1.4),
+        op("relay", "restore", 1.5, 1.6),
+        refusal("a", "acquire", 1.7, 1.8, "held_by_self", is_shared=True),
+        refusal("b", "acquire", 1.9, 2.0, "held"),
+    ],
 }
 WRONG: dict[str, list[Op]] = {
     "alone beside one that shares": [share("a", 0, 0.1, 1), grant("b", 0.2, 0.3, 2)],
@@ -99,6 +106,18 @@ WRONG: dict[str, list[Op]] = {
         op("relay", "backup", 0.2, 0.3),
         op("relay", "restore", 0.4, 0.5),
         op("a", "renew", 0.6, 0.7, token=1),
+    ],
+    "lease that a grant had ended, active after a restore": [
+        share("a", 0, 0.1, 1),
+        share("b", 1.3, 1.4, 2),
+        op("relay", "backup", 1.5, 1.6),
+        op("relay", "restore", 1.7, 1.8),
+        refusal("a", "acquire", 1.9, 2.0, "held_by_self", is_shared=True),
+    ],
+    "lease that was over at a restart, active after it": [
+        share("a", 0, 0.1, 1),
+        op("relay", "restart", 1.3, 1.4),
+        refusal("a", "acquire", 1.5, 1.6, "held_by_self", is_shared=True),
     ],
 }
 
