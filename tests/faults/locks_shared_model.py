@@ -2,10 +2,10 @@
 
 A shared grant needs that every exclusive lease of another session is over, an exclusive one that every lease of another
 session is; both need that the session itself holds nothing. As in locks_model, a lease ends at one moment of an
-interval. A lease that is over stays in the store until it is released or a grant ends it, and a restore makes it active
-again: a renewal may be among the records that it lost. Where a restart or a restore leaves open if a lease is active, its interval says so, and a lease of unknown
-outcome may have begun at any moment of its request: the model may accept too much there, never too little.
-A restore or a lost answer keeps the token from the client: such a lease has token 0.
+interval. A lease that is over stays in the store until a grant ends it, and a restore makes it active again, because a
+renewal may be among the records that it lost. Where a restart or a restore leaves open if a lease is active, its
+interval says so, and a lease of unknown outcome may have begun at any moment of its request: the model may accept too
+much there, never too little. A restore or a lost answer keeps the token from the client: such a lease has token 0.
 """
 
 from __future__ import annotations

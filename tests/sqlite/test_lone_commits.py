@@ -79,16 +79,25 @@ async def test_after_a_slow_commit_the_thread_commits_for_a_while(tmp_path: Path
         assert await is_committed_here(store)
 
 
-async def test_a_caller_that_arrives_during_a_lone_commit_moves_the_work_to_the_thread(tmp_path: Path) -> None:
+async def test_callers_that_arrive_during_lone_commits_move_the_work_to_the_thread(tmp_path: Path) -> None:
     clock = FakeClock()
     with opened(tmp_path / "s.db", clock) as store:
         assert await is_committed_here(store)
-        assert not await is_committed_here(store)  # at once: it would have been in its socket
+        assert await is_committed_here(store)  # at once: it would have been in its socket
+        assert not await is_committed_here(store)
         await idle()
         assert not await is_committed_here(store)
         clock.advance(PAUSE_S)
         await idle()
         assert await is_committed_here(store)
+
+
+async def test_one_quick_request_after_an_answer_is_no_second_caller(tmp_path: Path) -> None:
+    with opened(tmp_path / "s.db") as store:
+        for _ in range(3):
+            assert await is_committed_here(store)
+            assert await is_committed_here(store)
+            await idle()
 
 
 async def test_results_of_a_lone_commit_come_after_those_committed_before(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ MAX_BATCH_BYTES = 8 * 1024 * 1024
 THREADED_NS = 20_000_000  # after a sign of other work, or of a slow disk, the writer's thread commits for this long
 SLOW_COMMIT_NS = 2_000_000  # several times a usual sync: what keeps the disk busy would keep the loop busy too
 _POLLS_AFTER_LONE = 3  # after so many polls of its sockets, a loop has seen what arrived during a commit
+_EARLY_ITEMS = 2  # in a row: one alone may be the next request of the caller that was just answered, and was quick
 _CHECK_EVERY_S = 1.0  # a loop that stops in the middle of an iteration may never notify: its items still commit
 
 
@@ -90,6 +91,7 @@ class Writer(Generic[TxT]):
         self._loop_results: dict[asyncio.AbstractEventLoop, LoopResults] = {}
         self._threaded_until_ns = 0
         self._polls_left = 0
+        self._early_items = 0
         self._failed_lone: list[PendingItem[TxT]] = []
         self._closed_with: PosthouseError | None = None
         self._transient_error: PosthouseError | None = None
@@ -212,8 +214,9 @@ class Writer(Generic[TxT]):
             self._wake_up.notify()
             return
         loop_results.deliver([lone], self._committed_ns)
-        self._polls_left = _POLLS_AFTER_LONE
-        loop_results.loop.call_soon(self._count_poll, loop_results.loop)
+        is_counting, self._polls_left = self._polls_left > 0, _POLLS_AFTER_LONE
+        if not is_counting:
+            loop_results.loop.call_soon(self._count_poll, loop_results.loop)
 
     def _take_lone(self, loop_results: LoopResults) -> PendingItem[TxT] | None:
         """Take the only item that waits, and the write connection with it, if the loop may commit it."""
@@ -222,8 +225,11 @@ class Writer(Generic[TxT]):
             if lone is None or not lone.is_short or lone.loop_results is not loop_results:
                 return None
             now_ns = self._clock.boot_ns()
-            if self._polls_left:  # it arrived during the last lone commit: with several callers a thread is faster
-                self._threaded_until_ns = now_ns + THREADED_NS
+            self._early_items = self._early_items + 1 if self._polls_left else 0
+            if (
+                self._early_items >= _EARLY_ITEMS
+            ):  # several callers: a thread commits while the loop reads their requests
+                self._early_items, self._threaded_until_ns = 0, now_ns + THREADED_NS
             if now_ns < self._threaded_until_ns or self._transient_error is not None:
                 return None
             if not self._committing.acquire(blocking=False):

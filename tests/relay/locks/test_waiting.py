@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import Counter
 
 import aiohttp
@@ -48,6 +49,22 @@ async def test_waiters_of_both_transports_share_one_queue(relay: LockRelay) -> N
         grant = granted(await task)
         assert (grant["owner"], grant["token"]) == (way.node, token + 1 + place)
         await way.ask("release", resource="db", token=grant["token"])
+
+
+@pytest.mark.sqlite
+async def test_a_lone_request_that_may_wait_is_decided_without_a_hand_over_to_the_writer(desk: Desk) -> None:
+    deciding: list[threading.Thread] = []
+
+    def is_gone() -> bool:
+        deciding.append(threading.current_thread())
+        return False
+
+    async with asyncio.timeout(PATIENCE_S):
+        while threading.current_thread() not in deciding:  # for a while after other work the writer decides
+            token = await desk.granted(ALICE, wait_ms=60_000, is_gone=is_gone)
+            await desk.release(ALICE, token)
+            desk.clock.advance(1)
+            await asyncio.sleep(0)
 
 
 async def test_release_and_the_next_grant_are_one_commit(desk: Desk) -> None:

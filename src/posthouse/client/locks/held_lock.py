@@ -98,6 +98,7 @@ class Lock:
         self._wait_s = wait_s
         self._held: Held | None = None
         self._body: asyncio.Task[object] | None = None
+        self._first_check: asyncio.TimerHandle | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._cancels_before = 0
         self._loss: PosthouseError | None = None
@@ -107,16 +108,20 @@ class Lock:
         self._body = asyncio.current_task()
         assert self._body is not None
         self._cancels_before = self._body.cancelling()
-        self._renewing = asyncio.create_task(self._keep(held))
+        due_ns = self._clock.boot_ns() + self._third_ns
+        delay_s = min(self._third_ns / SECOND_NS, _RECHECK_S)  # most locks are released before: they need no task
+        self._first_check = asyncio.get_running_loop().call_later(delay_s, self._begin_renewing, held, due_ns)
         return held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        held, renewing, body = self._held, self._renewing, self._body
-        assert held is not None and renewing is not None and body is not None
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
+        held, first_check, body = self._held, self._first_check, self._body
+        assert held is not None and first_check is not None and body is not None
+        first_check.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
         if self._loss is None and not held.is_valid():
             self._loss = self._lost(held, "the lease ended before this was noticed")
         held.end()
@@ -170,9 +175,11 @@ class Lock:
             return LOCK_WAIT_MAX_MS
         return max(0, min(LOCK_WAIT_MAX_MS, (end_ns - self._clock.boot_ns()) // MILLISECOND_NS))
 
-    async def _keep(self, held: Held) -> None:
-        """Renew until cancelled, or cancel the body when the lease is lost."""
-        due_ns = self._clock.boot_ns() + self._third_ns
+    def _begin_renewing(self, held: Held, due_ns: int) -> None:
+        self._renewing = asyncio.create_task(self._keep(held, due_ns))
+
+    async def _keep(self, held: Held, due_ns: int) -> None:
+        """Renew at `due_ns` and so on until cancelled, or cancel the body when the lease is lost."""
         while held.is_valid():
             wait_s = (due_ns - self._clock.boot_ns()) / SECOND_NS
             if wait_s > 0:

@@ -16,7 +16,8 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.relay.accept.mesh_registry import Meshes, Right
 from posthouse.relay.cluster.peer_frames import unpack_lock_answer
 from posthouse.relay.cluster.peer_links import PeerLink
-from posthouse.relay.locks.service import LockRequest, Locks, is_never_gone, right_error, settle_future
+from posthouse.relay.locks.service import Locks, is_never_gone, right_error, settle_future
+from posthouse.relay.locks.waiters import LockRequest
 from posthouse.relay.locks.watches import LockWatch
 from posthouse.relay.metrics import MetricsObserver, NullObserver
 from posthouse.relay.wire.lock_operations import (

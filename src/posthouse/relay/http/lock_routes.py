@@ -17,7 +17,8 @@ from posthouse.model.limits import QUERY_MAX_LIMIT
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.relay.context import RelayCall
 from posthouse.relay.http.schemas import LIMIT
-from posthouse.relay.locks.service import LockRequest, is_never_gone
+from posthouse.relay.locks.service import is_never_gone
+from posthouse.relay.locks.waiters import LockRequest
 from posthouse.relay.wire.lock_operations import (
     Acquire,
     Break,

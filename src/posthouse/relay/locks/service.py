@@ -27,7 +27,7 @@ from posthouse.relay.accept.mesh_registry import Meshes, Right
 from posthouse.relay.accept.rates import RateBuckets
 from posthouse.relay.locks.decide import Decider, Decision
 from posthouse.relay.locks.wait_queue import WaitQueues
-from posthouse.relay.locks.waiters import LockWaiters
+from posthouse.relay.locks.waiters import LockRequest, LockWaiters, is_short_request
 from posthouse.relay.locks.watches import LockWatch, LockWatches, OnView
 from posthouse.relay.metrics import MetricsObserver, NullObserver
 from posthouse.relay.store.protocol import LockStore, Unit
@@ -143,7 +143,6 @@ def _read_cursor(cursor: str) -> LockPosition:
 
 
 log = structlog.get_logger(__name__)
-LockRequest = Acquire | Renew | Release | Break | Inspect
 _RIGHTS = {  # any holder may release
     Acquire: Right.LOCK,
     Renew: Right.LOCK,
@@ -158,11 +157,6 @@ _NAMES: dict[type, str] = {
     Break: "break",
     Inspect: "inspect",
 }
-
-
-def _is_short(request: LockRequest) -> bool:
-    """Return True if the operation reads and writes a few rows only."""
-    return not (type(request) is Acquire and request.tree) and not getattr(request, "also", ())
 
 
 def is_never_gone() -> bool:
@@ -251,7 +245,7 @@ class Locks:
         self._store.submit_with_callback(
             self._work(node, request),
             partial(self._decided, on_answer, is_gone, node, request, limit),
-            is_short=_is_short(request),
+            is_short=is_short_request(request),
         )
 
     def watch(self, node: str, request: Inspect, on_state: Callable[[LockState | PosthouseError], None]) -> LockWatch:

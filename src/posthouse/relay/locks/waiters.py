@@ -24,11 +24,26 @@ from posthouse.relay.locks.decide import Decider, Decision, Served
 from posthouse.relay.locks.wait_queue import Waiter, WaitQueues
 from posthouse.relay.metrics import MetricsObserver, NullObserver
 from posthouse.relay.store.protocol import LockStore, Unit
-from posthouse.relay.wire.lock_operations import Acquire, LockAnswer, OnLockAnswer, lock_answer
+from posthouse.relay.wire.lock_operations import (
+    Acquire,
+    Break,
+    Inspect,
+    LockAnswer,
+    OnLockAnswer,
+    Release,
+    Renew,
+    lock_answer,
+)
 
 log = structlog.get_logger(__name__)
+LockRequest = Acquire | Renew | Release | Break | Inspect
 CHECK_EVERY_S = 0.5  # boot time runs ahead of the loop's clock after a suspend, so a timer must not be longer
 _RETRY_S = 0.05  # after the writer refused a unit of work because it is full
+
+
+def is_short_request(request: LockRequest) -> bool:
+    """Return True if the operation reads and writes a few rows only."""
+    return not (type(request) is Acquire and request.tree) and not getattr(request, "also", ())
 
 
 class LockWaiters:
@@ -53,7 +68,11 @@ class LockWaiters:
         waiter = self._queues.add(owner, request, self._clock.boot_ns(), on_answer, is_gone)
         until = self._loop.time() + request.wait_ms / 1000
         try:
-            self._submit(lambda unit: self._decider.join(unit, waiter), partial(self._joined, waiter, until))
+            self._submit(
+                lambda unit: self._decider.join(unit, waiter),
+                partial(self._joined, waiter, until),
+                is_short=is_short_request(request),
+            )
         except PosthouseError:
             self._queues.remove(waiter)
             raise
@@ -209,8 +228,14 @@ class LockWaiters:
         else:
             self.apply(mesh, result)
 
-    def _submit(self, work: Callable[[Unit], Decision], on_done: Callable[[Decision | PosthouseError], None]) -> None:
-        self._store.submit_with_callback(work, partial(_report, on_done))
+    def _submit(
+        self,
+        work: Callable[[Unit], Decision],
+        on_done: Callable[[Decision | PosthouseError], None],
+        *,
+        is_short: bool = False,
+    ) -> None:
+        self._store.submit_with_callback(work, partial(_report, on_done), is_short=is_short)
 
 
 def _report(

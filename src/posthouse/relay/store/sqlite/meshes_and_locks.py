@@ -45,7 +45,9 @@ LOCKS_SQL = Statements("posthouse.relay.store.sqlite.schema.locks", "locks.sql")
 _NAME, _REPLACE, _END = LOCKS_SQL.leases_of_name, LOCKS_SQL.replace_last_lease, LOCKS_SQL.end_lease
 _encode_limits = msgspec.json.Encoder().encode
 _decode_limits = msgspec.json.Decoder(MeshLimits).decode
-_DELETED_PER_INSERT = 2  # more than one, so that a backlog of old rows shrinks
+TOKENS_RESERVED = 64  # by one write of the counter, whose page would be one more in the commit of every grant
+_FORGET_EVERY = 64  # grants with a request id: the search for old ones costs as much as the rest of the grant
+_DELETED_AT_ONCE = 128  # more than come in meanwhile, so that a backlog of old rows shrinks
 
 
 class MeshTables:
@@ -156,6 +158,10 @@ class LockTables:
 
     _db: apsw.Connection
     _tx: JournalTransaction
+    #: the last token that was granted, and the last one that the stored counter covers
+    _token = 0
+    _reserved_through = 0
+    _saved_requests = 0
 
     def find_overlaps(self, mesh: str, claim: Claim, now_ns: int) -> list[LockRow]:
         name, is_tree = claim.resource, claim.is_tree
@@ -225,8 +231,10 @@ class LockTables:
         key = (record.request_id, owner, session, mesh, resource)
         values = (record.lease_ms, record.token, record.expires_at_ns, record.granted_at_ns, record.parameters)
         self._db.execute(LOCKS_SQL.save_request, (*key, *values))
-        before_ns = self._tx.now_ns - REQUEST_RECORD_S * SECOND_NS
-        self._db.execute(LOCKS_SQL.forget_requests, (before_ns, _DELETED_PER_INSERT))
+        self._saved_requests += 1
+        if self._saved_requests % _FORGET_EVERY == 0:
+            before_ns = self._tx.now_ns - REQUEST_RECORD_S * SECOND_NS
+            self._db.execute(LOCKS_SQL.forget_requests, (before_ns, _DELETED_AT_ONCE))
 
     def find_lock_run(self) -> LockRun | None:
         found = self._db.execute(LOCKS_SQL.find_run).fetchone()
@@ -244,11 +252,21 @@ class LockTables:
         return last_token(self._db)
 
     def next_token(self) -> int:
-        self._db.execute(LOCKS_SQL.count_token)
-        return last_token(self._db)
+        if self._token >= self._reserved_through:
+            self._tx.on_rollback(self._forget_reserved)
+            self._token = last_token(self._db)
+            self._reserved_through = self._token + TOKENS_RESERVED
+            self._db.execute(LOCKS_SQL.raise_counter, (self._reserved_through,))
+        self._token += 1
+        return self._token
 
     def raise_token_counter(self, token: int) -> None:
         self._db.execute(LOCKS_SQL.raise_counter, (token,))
+        self._forget_reserved()
+
+    def _forget_reserved(self) -> None:
+        """Begin above the stored counter again; the rest of the reserved tokens is never granted."""
+        self._token = self._reserved_through = 0
 
     def find_fence_write(self, mesh: str, resource: str, address: bytes) -> int | None:
         token: int | None = self._db.execute(LOCKS_SQL.find_fence_write, (address, mesh, resource)).get

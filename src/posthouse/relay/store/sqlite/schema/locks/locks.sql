@@ -130,10 +130,6 @@ UPDATE locks SET token = ? WHERE is_released = 0
 -- :name last_token
 SELECT token FROM token_counter
 
--- :name count_token
--- without RETURNING, which would make the statement eight times as slow
-UPDATE token_counter SET token = token + 1
-
 -- :name raise_counter
 UPDATE token_counter SET token = max(token, ?)
 
