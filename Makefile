@@ -1,7 +1,7 @@
 # Every target prepares the environment first; scripts/setup does nothing if pyproject.toml has not changed.
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= 3
+JOBS ?= 4
 PYTEST_ARGS ?=
 IMAGE_BASE ?=
 BENCH ?= store bus relay cluster drain locks send start

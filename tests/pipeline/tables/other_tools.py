@@ -1,4 +1,7 @@
-"""The rows of a table of the lake as other tools read them, and the snippets that the how-to gives for them."""
+"""The rows of a table of the lake as other tools read them, and the snippets that the how-to gives for them.
+
+The tools are imported when they are used: every worker of a test run imports this module, and one of them uses it.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,35 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pandas as pd
-import polars as pl
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from tests.docs.pages import ROOT
 
 
 def delta_rs(path: Path) -> pa.Table:
+    from deltalake import DeltaTable
+
     return DeltaTable(str(path)).to_pyarrow_table()
 
 
 def polars(path: Path) -> pa.Table:
+    import polars as pl
+
     return pl.read_delta(str(path)).to_arrow()
 
 
 def pandas(path: Path) -> pa.Table:
+    import pandas as pd
+    from deltalake import DeltaTable
+
     frame = DeltaTable(str(path)).to_pandas(types_mapper=pd.ArrowDtype)
     return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 def duck(path: Path) -> pa.Table:
+    import duckdb
+    from deltalake import DeltaTable
+
     rows = DeltaTable(str(path)).to_pyarrow_dataset()  # noqa: F841 - DuckDB finds it by its name
     return duckdb.sql("SELECT * FROM rows").to_arrow_table()
 
