@@ -76,7 +76,13 @@ def test_every_verb_has_its_line_in_the_help(cli: CommandLine) -> None:
 
 def test_directory_stands_for_every_store_below_it(tmp_path: Path) -> None:
     stores = [tmp_path / "relay" / "relay.db", tmp_path / "daemon" / "main" / "outbox.db"]
-    for path in (*stores, tmp_path / "lake" / "bronze_journal" / "_delta_log" / "bus.db", tmp_path / "notes.db"):
+    stores.append(tmp_path / "standby" / "follower.db")
+    for path in (
+        *stores,
+        tmp_path / "relay" / "follower.db",
+        tmp_path / "lake" / "bronze_journal" / "_delta_log" / "bus.db",
+        tmp_path / "notes.db",
+    ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     found = parse_sources([str(tmp_path)])

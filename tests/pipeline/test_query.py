@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,16 +127,21 @@ def test_audit_and_simulation_run_in_the_session_of_the_server(lake: Lake, serve
     assert refused.value.code == "reliability_invalid"
 
 
-def test_failure_while_spark_runs_names_its_real_cause(spark: SparkSession, lake: Lake) -> None:
+def test_failure_while_spark_runs_names_its_real_cause_and_nothing_else(spark: SparkSession, lake: Lake) -> None:
+    logged = StringIO()
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).addHandler(logging.StreamHandler(logged))
     for sql, cause in (
         ("SELECT raise_error('the real cause') FROM bronze_journal", "the real cause"),
         ("SELECT 1 / (seq - seq) FROM bronze_journal", "DIVIDE_BY_ZERO"),
         ("SELECT CAST(type AS INT) FROM bronze_journal", "CAST_INVALID_INPUT"),
+        ("SELECT no_such FROM bronze_journal", "UNRESOLVED_COLUMN"),
     ):
         with pytest.raises(PosthouseError) as failed:
             ask(spark, lake, sql, 10)
         assert failed.value.code == "query_failed" and cause in str(failed.value)
         assert "Job aborted" not in str(failed.value) and "org.apache" not in str(failed.value)
+    assert logged.getvalue() == "", "pyspark adds a page of JSON with a stack trace"
 
 
 def test_without_a_server_nobody_answers(tmp_path: Path) -> None:

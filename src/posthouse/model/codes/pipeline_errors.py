@@ -31,7 +31,7 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "source_invalid",
         400,
         "{url!r} is not a source: {reason}",
-        "Name a store's file (relay.db, index.db, outbox.db, inbox.db), its directory, or the URL of a relay.",
+        "Name a store's file (relay.db, bus.db, outbox.db, inbox.db), its directory, or the URL of a relay.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(

@@ -19,7 +19,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.pipeline.connector.feeds import FEEDS, STORES, Feed
 from posthouse.pipeline.connector.server_store import SCHEMES as SERVER_SCHEMES
 from posthouse.pipeline.connector.server_store import ServerStore, parse_server
-from posthouse.pipeline.connector.stores import FileStore, RelayStore
+from posthouse.pipeline.connector.stores import COPY_NAME, FileStore, RelayStore
 from posthouse.pipeline.epochs import History, Segment
 
 if TYPE_CHECKING:
@@ -82,11 +82,15 @@ def _sources_of(text: str) -> list[Address]:
 
 
 def _stores_below(directory: Path) -> list[Path]:
-    """Return the stores in a directory and below it, but not inside a table of a lake; links are not followed."""
+    """Return the stores in a directory and below it, but not inside a table of a lake; links are not followed.
+
+    The directory of a relay that follows another one has a copy of that one's store, until it takes over.
+    """
     found: list[Path] = []
     for walked, names, files in os.walk(directory):
         names[:] = sorted(name for name in names if name != "_delta_log" and not name.startswith("."))
-        found += [Path(walked) / name for name in FILE_NAMES.values() if name in files]
+        stores = [name for name in FILE_NAMES.values() if name in files]
+        found += [Path(walked) / name for name in stores or [COPY_NAME] if name in files]
     return found
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import os
 import pickle
 import re
@@ -210,7 +211,16 @@ def _start(builder: SparkSession.Builder) -> SparkSession:
     except (PySparkException, Py4JError, OSError) as failure:
         raise error("spark_not_started", reason=spark_reason(failure)) from failure
     spark.sparkContext.setLogLevel("FATAL")
+    _silence_query_errors()
     return spark
+
+
+def _silence_query_errors() -> None:
+    """Keep pyspark from writing the stack trace of a wrong query to stderr; the query raises the error anyway."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 _JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z]\w*: ")
