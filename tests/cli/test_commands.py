@@ -85,11 +85,13 @@ def has_example(path: tuple[str, ...], outcome: Outcome) -> bool:
     return outcome.exit == 0 and "For example:" in outcome.out and f" posthouse {' '.join(path)}" in outcome.out
 
 
-def test_no_help_has_words_in_angle_brackets_which_are_not_shown() -> None:
+def test_no_help_has_words_in_angle_brackets_or_between_stars_which_are_not_shown() -> None:
     offenders = []
     for path, command in COMMANDS.items():
-        texts = [command.help, *(each.parameter.help for each in command.assemble_argument_collection())]
-        offenders += [" ".join(path) for text in texts if re.search(r"<[a-zA-Z]", text or "")]
+        texts = [command.help.partition("For example:")[0]]
+        texts += [each.parameter.help or "" for each in command.assemble_argument_collection()]
+        unquoted = [re.sub(r"`[^`]*`", "", text) for text in texts]
+        offenders += [f"{' '.join(path)}: {text}" for text in unquoted if re.search(r"<[a-zA-Z]|\*[^*]+\*", text)]
     assert offenders == []
 
 

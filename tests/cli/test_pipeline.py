@@ -61,6 +61,7 @@ def test_show_without_a_lake_and_with_wrong_words_is_refused(cli: CommandLine) -
         ("report", "--since", "soon"),
         ("query", "SELECT 1", "--limit", "0"),
         ("export", "conversations.csv"),
+        ("export", "nowhere/conversations.jsonl"),
         ("export", "a.jsonl", "--again", "b.json", "--rules", "c.toml"),
     ):
         assert cli("pipeline", *words, "--json").exit == Exit.USAGE

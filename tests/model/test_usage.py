@@ -82,3 +82,4 @@ def test_damaged_price_table_is_named(text: str) -> None:
     with pytest.raises(PosthouseError) as refused:
         Prices.parse(text, "/home/prices.toml")
     assert refused.value.code == "config_unreadable" and "/home/prices.toml" in str(refused.value)
+    assert ("m: " in str(refused.value)) is (text != "[m") and "dollars per million tokens" in refused.value.hint

@@ -54,6 +54,8 @@ def lake(tmp_path: Path) -> Lake:
     ]
     messages.append(messages[0] | {"message_id": "silent", "model": None})
     write_deltalake(str(tmp_path / "silver_messages"), pa.Table.from_pylist(messages), description=description)
+    traffic = pa.table({"mesh": ["main", "", "other"]})
+    write_deltalake(str(tmp_path / "gold_traffic_hourly"), traffic, description=description)
     agents = pa.table({"agent": [CLAUDE, "agents.claude", "agents.codex"]})
     write_deltalake(str(tmp_path / "gold_agents_hourly"), agents, description=description)
     return Lake(tmp_path)
@@ -76,6 +78,14 @@ def test_one_agent_is_one_row_whatever_store_named_it(lake: Lake) -> None:
         "granite",
         "heron-2",
     ]
+
+
+def test_mesh_or_agent_that_the_lake_does_not_have_is_refused_with_those_that_it_has(lake: Lake) -> None:
+    for wrong, hint in ((Selection(mesh="mian"), "main, other"), (Selection(agent="codx"), "codex")):
+        with pytest.raises(PosthouseError) as refused:
+            GoldReader(lake, wrong)
+        assert refused.value.code == "usage" and hint in refused.value.hint
+    assert GoldReader(lake, Selection(mesh="other")).costs("model")[0]["model"] == "unknown"
 
 
 def test_task_is_what_its_messages_cost(lake: Lake) -> None:

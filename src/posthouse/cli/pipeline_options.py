@@ -68,8 +68,8 @@ class PipelineOptions:
     master: Annotated[
         str | None,
         Parameter(
-            help="Spark master: local[N], local[*], the URL of a cluster, or sc://HOST:PORT of Spark Connect "
-            "[default: local[*]]."
+            help="Spark master: local[N], `local[*]`, the URL of a cluster, or sc://HOST:PORT of Spark Connect "
+            "[default: `local[*]`]."
         ),
     ] = None
     spark_conf: Annotated[

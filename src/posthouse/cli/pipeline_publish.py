@@ -84,7 +84,9 @@ def publish(
     )
     value = {"mesh": named, "members": done.members, "topics": done.topics, "alerts": done.alerts}
     output.note(f"published statistics of {done.members} members and {done.topics} topics")
-    rows = [(each["alert"], each["member"], each["since"], each["count"]) for each in done.alerts]
+    dollars = {each[:3]: f"${each.dollars:,.2f}" for each in spent}
+    places = [(each["alert"], each["member"], each["since"]) for each in done.alerts]
+    rows = [(*place, dollars.get(place, each["count"])) for place, each in zip(places, done.alerts, strict=True)]
     output.result(value, table(("alert", "member", "since", "count"), rows))
 
 

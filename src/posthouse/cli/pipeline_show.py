@@ -65,7 +65,9 @@ def show(
         for row in rows:
             output.result({name: row[name] for name in columns}, "")
     elif rows:
-        output.result(None, table(columns, [[_shown(name, row[name]) for name in columns] for row in rows]))
+        is_csv = output.form == "csv"
+        cells = [[_cell(name, row[name], is_csv=is_csv) for name in columns] for row in rows]
+        output.result(None, table(columns, cells))
     else:
         output.note("nothing to show: no message of this period, or none that reports it")
 
@@ -86,11 +88,14 @@ def _answer(reader: GoldReader, question: Question, by: tuple[CostKey, ...]) -> 
     return ("day", "source", *_TRAFFIC), [days[key] for key in sorted(days)]
 
 
-def _shown(column: str, value: Any) -> str:
+def _cell(column: str, value: Any, *, is_csv: bool) -> str:
+    """Return a value for people, or as a plain number for a program that reads CSV."""
     from posthouse.pipeline.report.markup import duration
 
     if value is None:
         return ""
+    if is_csv:
+        return str(value)
     if column.endswith("_ms"):
         return duration(value)
     return f"${value:,.4f}" if column == "cost_usd" else str(value)
@@ -131,6 +136,8 @@ def export(
     kind = to.suffix.removeprefix(".")
     if kind not in FORMATS:
         raise error("usage", text=f"{to.name} names no format", hint="Give NAME.jsonl or NAME.parquet.")
+    if not to.absolute().parent.is_dir():
+        raise error("usage", text=f"there is no directory {to.parent}", hint="Create it first.")
     if rules is not None and again is not None:
         raise error("usage", text="--rules and --again exclude each other", hint="A manifest holds its rules.")
     chosen = RedactionRules() if rules is None else parse_rules(_read_text(rules), str(rules))

@@ -26,6 +26,7 @@ from posthouse.model.errors import error
 
 USAGE = "usage"
 _MILLION = 1_000_000
+_PRICES_HINT = 'Repair the table: ["MODEL"] with input, output and perhaps cached, in dollars per million tokens.'
 _CAMEL = re.compile(r"_([a-z])")
 
 
@@ -76,10 +77,15 @@ class Prices:
     @staticmethod
     def parse(text: str, path: str = "prices.toml") -> Prices:
         """Read a price table in TOML, or raise config_unreadable."""
+        model = None
         try:
-            return Prices(msgspec.convert(tomllib.loads(text), dict[str, Price]))
+            found: dict[str, Price] = {}
+            for model, given in tomllib.loads(text).items():
+                found[model] = msgspec.convert(given, Price)
         except (tomllib.TOMLDecodeError, msgspec.ValidationError) as fault:
-            raise error("config_unreadable", path=path, reason=str(fault)) from fault
+            reason = str(fault) if model is None else f"{model}: {fault}"
+            raise error("config_unreadable", path=path, reason=reason, hint=_PRICES_HINT) from fault
+        return Prices(found)
 
     def find(self, model: str) -> Price | None:
         """Return the price of a model; None if the table does not have it."""

@@ -51,6 +51,11 @@ class RedactionRules(msgspec.Struct, forbid_unknown_fields=True):
     replace: list[Replacement] = []
 
 
+_RULES_HINT = (
+    'Repair the rules: drop = ["FIELD"], and [[replace]] with a regular expression as pattern, and with = "TEXT".'
+)
+
+
 def parse_rules(text: str, path: str = "rules.toml") -> RedactionRules:
     """Read redaction rules in TOML, or raise config_unreadable."""
     try:
@@ -58,10 +63,10 @@ def parse_rules(text: str, path: str = "rules.toml") -> RedactionRules:
         for each in rules.replace:
             re.compile(each.pattern)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, re.error) as fault:
-        raise error("config_unreadable", path=path, reason=str(fault)) from fault
+        raise error("config_unreadable", path=path, reason=str(fault), hint=_RULES_HINT) from fault
     if unknown := set(rules.drop) - set(FIELDS):
         reason = f"there is no field {', '.join(sorted(unknown))}; fields are {', '.join(FIELDS)}"
-        raise error("config_unreadable", path=path, reason=reason)
+        raise error("config_unreadable", path=path, reason=reason, hint=_RULES_HINT)
     return rules
 
 

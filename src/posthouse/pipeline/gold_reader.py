@@ -86,6 +86,8 @@ class GoldReader:
         self._given_names = names
         if selection.agent is not None:
             self._refuse_unknown(selection.agent)
+        if selection.mesh is not None:
+            self._refuse_unknown_mesh(selection.mesh)
 
     @cached_property
     def names(self) -> PartyNames:
@@ -239,6 +241,13 @@ class GoldReader:
         near = difflib.get_close_matches(agent, known, 3) or known[:5]
         hint = f"Agents in the lake: {', '.join(near)}." if near else "The lake has no agent yet."
         raise error("usage", text=f"the lake has no agent {agent!r}", hint=hint)
+
+    def _refuse_unknown_mesh(self, mesh: str) -> None:
+        meshes = self.lake.delta("gold_traffic_hourly").to_arrow(["mesh"]).column("mesh").unique().drop_null()
+        known = sorted(filter(None, meshes.to_pylist()))  # mail of a host and of the bus has none
+        if mesh not in known:
+            hint = f"Meshes in the lake: {', '.join(known)}." if known else "The lake has no message of a mesh yet."
+            raise error("usage", text=f"the lake has no mesh {mesh!r}", hint=hint)
 
 
 def middle(values: Iterable[tuple[float, int]]) -> float | None:

@@ -133,8 +133,8 @@ class SpentAlert(NamedTuple):
     member: str
     #: The UTC day.
     since: str
-    #: Whole dollars; the column `count` of alerts.
-    dollars: int
+    #: Rounded to cents.
+    dollars: float
 
 
 _ALERT_TYPES = "alert string, member string, since string, count bigint"
@@ -145,10 +145,10 @@ def spent_alerts(reader: GoldReader, budget_usd: float | None, agent_budget_usd:
     found: list[SpentAlert] = []
     if budget_usd is not None:
         days = [row for row in reader.costs("day") if row["cost_usd"] > budget_usd]
-        found += [SpentAlert("over_budget", "", row["day"], int(row["cost_usd"])) for row in days]
+        found += [SpentAlert("over_budget", "", row["day"], round(row["cost_usd"], 2)) for row in days]
     if agent_budget_usd is not None:
         rows = [row for row in reader.costs("agent", "day") if row["cost_usd"] > agent_budget_usd]
-        found += [SpentAlert("over_budget", row["agent"], row["day"], int(row["cost_usd"])) for row in rows]
+        found += [SpentAlert("over_budget", row["agent"], row["day"], round(row["cost_usd"], 2)) for row in rows]
     return sorted(found)
 
 
@@ -259,7 +259,9 @@ def publish(
         alerts = find_alerts(chosen, through_ns, thresholds)
         if spent:
             alerts = alerts.unionByName(
-                spark.createDataFrame([tuple(each) for each in spent], _ALERT_TYPES).select(*COLUMNS)
+                spark.createDataFrame([(*each[:-1], int(each.dollars)) for each in spent], _ALERT_TYPES).select(
+                    *COLUMNS
+                )
             )
         alerts = alerts.cache()
         counts = (_write(members, options, "stats"), _write(topics, options, "stats"))
