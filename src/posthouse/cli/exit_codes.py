@@ -169,8 +169,6 @@ def _open_missing_streams() -> None:
 def run(tokens: Sequence[str]) -> int:
     """Run the command line of `posthouse` and return its exit code."""
     _open_missing_streams()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     if overview.is_wanted(tokens):
         return run_to_exit_code(lambda _tokens: show(sys.stdout, overview.render()), tokens)
     app = build()

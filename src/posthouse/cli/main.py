@@ -30,6 +30,7 @@ def main(tokens: Sequence[str] | None = None) -> None:
     is_own_process = tokens is None  # another program's collector stays as it is
     if is_own_process:
         gc.set_threshold(_GC_THRESHOLD)
+        take_interrupts()
     try:
         done = _run_early(sys.argv[1:] if tokens is None else tokens)
         if not isinstance(done, int):
@@ -41,6 +42,14 @@ def main(tokens: Sequence[str] | None = None) -> None:
     if is_own_process:
         gc.freeze()  # the process ends: the collector need not look through the modules a last time
     sys.exit(done)
+
+
+def take_interrupts() -> None:
+    """Let Ctrl-C end this process also if its parent ignores it, as a shell does for a command in the background."""
+    import _signal  # signal itself imports enum, which takes longer than an early command
+
+    if _signal.getsignal(_signal.SIGINT) == _signal.SIG_IGN:
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
 def _run_early(tokens: Sequence[str]) -> int | Sequence[str]:

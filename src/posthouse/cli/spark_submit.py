@@ -17,7 +17,9 @@ def main() -> None:
     # Python puts the directory of a script first in its path; here modules would hide those of the standard library.
     sys.path[:] = [path for path in sys.path if path != _DIRECTORY]
     from posthouse.cli.exit_codes import run
+    from posthouse.cli.main import take_interrupts
 
+    take_interrupts()
     if len(sys.argv) == 1:
         sys.stdout.write(f"{__file__}\n")
     else:
