@@ -46,7 +46,8 @@ def main(tokens: Sequence[str] | None = None) -> None:
 
 def take_interrupts() -> None:
     """Let Ctrl-C end this process also if its parent ignores it, as a shell does for a command in the background."""
-    import _signal  # signal itself imports enum, which takes longer than an early command
+    # signal itself imports enum, which takes longer than an early command
+    import _signal  # type: ignore[import-not-found]
 
     if _signal.getsignal(_signal.SIGINT) == _signal.SIG_IGN:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
