@@ -17,6 +17,7 @@ import pytest
 
 from posthouse import Bus, PosthouseError
 from posthouse.bus.ledger import Ledger
+from posthouse.journal.append import JournalTransaction
 from posthouse.model.clock import system_clock
 from tests.bus.counters import counted_letters, depth_counter, letters_on_disk
 from tests.bus.house import House
@@ -118,6 +119,7 @@ async def _run_killed(root: Path, step: int, program: Program) -> None:
     for name in ("rename", "unlink", "rmdir"):
         setattr(os, name, counted(getattr(os, name)))
     Ledger._write = counted(Ledger._write)  # type: ignore[method-assign]
+    JournalTransaction.before_commit = counted(JournalTransaction.before_commit)  # type: ignore[method-assign]
     await bus.open()
     await program(bus)
 

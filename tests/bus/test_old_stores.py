@@ -15,6 +15,12 @@ from tests.bus.mailboxes import hash_of
 from tests.bus.test_letter_bounds import fail
 
 
+def undo_last_id(db: apsw.Connection) -> None:
+    """Take back migration 0005."""
+    db.execute("ALTER TABLE endpoints ADD COLUMN last_id TEXT")
+    db.execute("UPDATE schema_versions SET version = 4 WHERE component = 'bus'")
+
+
 def undo_letters(db: apsw.Connection) -> None:
     """Take back migration 0004."""
     db.execute("DROP TABLE letters; DROP TABLE letter_counts; ALTER TABLE bus_state DROP COLUMN has_letters")
@@ -54,7 +60,7 @@ async def test_bus_from_before_shared_endpoints_keeps_its_mail(house: House) -> 
     ids = await populate(house)
     box = house.mailbox("a.b").path
     (box / "new" / ids[0]).rename(box / "cur" / ids[0])  # the process was working on it
-    make_old(house.root, undo_letters, undo_servers)
+    make_old(house.root, undo_last_id, undo_letters, undo_servers)
     bus = await house.bus(reliability=reliability())
     assert depth_counter(house.root, "a.b") == 3
     await bus.register_endpoint("a.b")
@@ -66,7 +72,7 @@ async def test_bus_from_before_shared_endpoints_keeps_its_mail(house: House) -> 
 
 async def test_bus_from_before_letters_were_counted_counts_them_when_it_is_opened(house: House) -> None:
     await populate(house)
-    make_old(house.root, undo_letters)
+    make_old(house.root, undo_last_id, undo_letters)
     await house.bus(reliability=reliability())
     assert counted_letters(house.root, hash_of("a.b")) == letters_on_disk(house.root, hash_of("a.b"))
     assert counted_letters(house.root, "unrouted") == letters_on_disk(house.root, "unrouted")

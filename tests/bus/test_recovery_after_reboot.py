@@ -131,7 +131,7 @@ async def test_reservation_that_was_open_at_power_loss_is_closed_or_released(hou
 async def test_new_ids_are_larger_than_those_of_files_the_store_has_lost(house: House) -> None:
     ids = await stored(house)
     lose_rows(house.root)
-    change(house.root, "UPDATE bus_state SET last_id = NULL", "UPDATE endpoints SET last_id = NULL")
+    change(house.root, "UPDATE bus_state SET last_id = NULL")
     house.clock.reboot()
     house.clock.step_wall(-3_600)
     bus = await house.bus(reliability=reliability())

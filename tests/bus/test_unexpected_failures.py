@@ -16,6 +16,7 @@ from posthouse.bus.handlers import HandlerThreads
 from posthouse.bus.maildir import Mailbox
 from posthouse.bus.settling import settle_file
 from posthouse.journal.append import JournalTransaction
+from tests.bus.counters import depth_counter
 from tests.bus.house import House
 from tests.bus.limits import reliability
 from tests.bus.listening import Recorder
@@ -98,9 +99,8 @@ async def test_file_that_can_never_be_settled_keeps_no_other_message_waiting(
     assert got.ids == [ids[0], ids[1], ids[3], ids[4], later]
 
 
-async def test_publish_whose_record_cannot_be_written_raises_and_its_message_is_delivered_later(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def publish_without_a_record(house: House, monkeypatch: pytest.MonkeyPatch, payload: str) -> tuple[Bus, Recorder]:
+    """Publish a message whose record cannot be written."""
     bus, got = await house.bus(reliability=reliability()), Recorder()
     await bus.register_endpoint("a.b")
     await bus.subscribe("a.b", got)
@@ -108,9 +108,27 @@ async def test_publish_whose_record_cannot_be_written_raises_and_its_message_is_
     failing = Failing(JournalTransaction.append, is_record, 1, RuntimeError("unexpected"))
     monkeypatch.setattr(JournalTransaction, "append", failing)
     with pytest.raises(RuntimeError, match="unexpected"):
-        await bus.publish("a.b", "first", from_="c")
+        await bus.publish("a.b", payload, from_="c")
+    return bus, got
+
+
+async def test_small_publish_whose_record_cannot_be_written_raises_and_stores_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, got = await publish_without_a_record(house, monkeypatch, "first")
+    assert house.mailbox("a.b").new == []
     await bus.publish("a.b", "second", from_="c")
-    assert sorted(await got.wait(2)) == ["first", "second"]
+    assert await got.wait(1) == ["second"]
+    await eventually(lambda: depth_counter(house.root, "a.b") == 0)
+
+
+async def test_large_publish_whose_record_cannot_be_written_raises_and_its_message_is_delivered_later(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = "x" * 100_000
+    bus, got = await publish_without_a_record(house, monkeypatch, first)
+    await bus.publish("a.b", "second", from_="c")
+    assert sorted(await got.wait(2)) == ["second", first]
 
 
 async def test_files_after_one_that_cannot_be_removed_are_delivered(

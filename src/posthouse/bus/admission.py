@@ -1,9 +1,9 @@
 """Admission: decide inside one transaction which mailboxes get a published message, exactly, across processes.
 
 The rate limit applies once per publish; then, for each endpoint that the subject resolves to: access, back-pressure,
-breaker and budget, in this order. An admitted message gets a row in `mail` and counts in the mailbox's depth before
-its file exists; a message that access or budget refuses gets a row for its dead letter. The budget starts from the
-messages that caused the publish (posthouse.bus.running). No file is written here.
+breaker and budget, in this order. An admitted message counts in the mailbox's depth from then on; a message that
+access or budget refuses becomes a dead letter. The budget starts from the messages that caused the publish
+(posthouse.bus.running). The publisher adds the rows in `mail` and writes the files.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import msgspec
 from posthouse.bus.data_directory import UNROUTED
 from posthouse.bus.operator_files import Policy
 from posthouse.bus.results import Endpoint, PublishResult, Reason, Rejection
-from posthouse.bus.transaction import SQL, BusTransaction, EndpointCounters, MailState
+from posthouse.bus.transaction import BusTransaction, EndpointCounters
 from posthouse.model import breaker
 from posthouse.model.budget import Budget, BudgetCeiling, GivenBudget, charge_budget, check_budget, effective_budget
-from posthouse.model.clock import format_utc
 from posthouse.model.envelope import Envelope, encode_envelope
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.rate import check_rate, window_start_ns
@@ -63,6 +62,7 @@ class MailboxCopy:
         "file_bytes",
         "hash",
         "id",
+        "is_reserved",
         "number",
         "previous_id",
         "reason",
@@ -97,8 +97,10 @@ class MailboxCopy:
         self.refusal = refusal
         #: size of the dead letter's file, once it is written
         self.file_bytes = 0
-        #: newest id that was reserved for the endpoint before this one
+        #: newest id that was given out for the endpoint before this one
         self.previous_id = previous_id
+        #: its row was committed before its file is written
+        self.is_reserved = False
 
 
 class Draft:
@@ -188,6 +190,10 @@ class Draft:
         #: boot time at which rate limit or breaker may admit it, as far as that is known
         self.retry_at_ns: int | None = None
 
+    def drop_copies(self) -> None:
+        """Forget the copies, which refer to this draft: without the cycle it needs no garbage collector."""
+        self.copies, self.dead_letters = [], []
+
     @property
     def is_refused_for_now(self) -> bool:
         """True if rate, room or breaker refused it, which waiting can change."""
@@ -203,12 +209,11 @@ class Draft:
 class Admission:
     """The rules that decide a publish, with the operator's current policy."""
 
-    def __init__(self, policy: Policy, instance: int) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._instance = instance
 
-    def reserve(self, tx: BusTransaction, draft: Draft) -> None:
-        """Decide one publish and reserve a row for each admitted copy and each dead letter."""
+    def decide(self, tx: BusTransaction, draft: Draft) -> None:
+        """Decide one publish: its admitted copies and its dead letters."""
         if draft.message_id:  # decided before, in a transaction that was rolled back
             draft.reset()
         draft.message_id = tx.next_id()
@@ -224,25 +229,22 @@ class Admission:
         if draft.ttl_ms is not None:
             ceiling = ceiling.with_ttl(draft.ttl_ms)
         budget = effective_budget(ceiling, tx.now_ms, draft.inherited, draft.given, is_return=is_return)
-        created_at = format_utc(tx.now_ns)
         endpoints = tx.registry.resolve(draft.subject)
         if not endpoints:
-            self._refuse(tx, draft, None, budget, created_at, NO_ENDPOINT, None)
+            _refuse(draft, None, budget, tx.created_at, NO_ENDPOINT, None)
         for endpoint in endpoints:
-            self._reserve_copy(tx, draft, endpoint, budget, created_at)
+            self._decide_copy(tx, draft, endpoint, budget)
         if draft.is_waiting and draft.is_refused_for_now and is_rated and self._policy.reliability.rate_limit.enabled:
             tx.sender(draft.from_).refund()
 
-    def _reserve_copy(
-        self, tx: BusTransaction, draft: Draft, endpoint: Endpoint, budget: Budget, created_at: str
-    ) -> None:
+    def _decide_copy(self, tx: BusTransaction, draft: Draft, endpoint: Endpoint, budget: Budget) -> None:
         counters = tx.endpoint(endpoint.number)
         if counters is None:
             return
         subject = draft.subject if is_pattern(endpoint.subject) else endpoint.subject
         denied = self._policy.rules.denial(draft.from_, subject)
         if denied is not None:
-            self._refuse(tx, draft, endpoint, budget, created_at, denied, Reason.ACCESS_DENIED)
+            _refuse(draft, endpoint, budget, tx.created_at, denied, Reason.ACCESS_DENIED)
             return
         if not _admit_by_pressure_and_breaker(tx, draft, endpoint, subject, counters, self._policy.reliability):
             return
@@ -251,40 +253,27 @@ class Admission:
         if exceeded is not None:
             if counters.breaker.circuit is breaker.Circuit.HALF_OPEN:
                 counters.set_breaker(breaker.withdraw(counters.breaker))
-            self._refuse(tx, draft, endpoint, budget, created_at, exceeded, Reason.BUDGET_EXCEEDED)
+            _refuse(draft, endpoint, budget, tx.created_at, exceeded, Reason.BUDGET_EXCEEDED)
             return
         charged = charge_budget(budget, subject, is_return=is_return)
-        data = _encode_copy(draft, subject, charged, created_at)
+        data = _encode_copy(draft, subject, charged, tx.created_at)
         copy = MailboxCopy(draft, endpoint, subject, data, budget.ttl, previous_id=counters.last_id)
-        self._add_mail(tx, copy, MailState.RESERVED)
         counters.add_message(copy.id)
         draft.copies.append(copy)
 
-    def _refuse(
-        self,
-        tx: BusTransaction,
-        draft: Draft,
-        endpoint: Endpoint | None,
-        budget: Budget,
-        created_at: str,
-        text: str,
-        code: Reason | None,
-    ) -> None:
-        """Reject the copy and reserve its dead letter; a requeued dead letter stays where it is instead."""
-        subject = draft.subject if endpoint is None or is_pattern(endpoint.subject) else endpoint.subject
-        if endpoint is not None and code is not None:
-            draft.reject(endpoint.hash, subject, code, text)
-        if draft.requeued_from is not None or draft.is_notice:
-            return
-        data = _encode_copy(draft, subject, budget, created_at)
-        refusal = None if code is None else Refusal(code, budget)
-        copy = MailboxCopy(draft, endpoint, subject, data, budget.ttl, reason=text, refusal=refusal)
-        self._add_mail(tx, copy, MailState.REFUSED)
-        draft.dead_letters.append(copy)
 
-    def _add_mail(self, tx: BusTransaction, copy: MailboxCopy, state: MailState) -> None:
-        reserved = _encode(copy.draft.reserved).decode()
-        tx.db.execute(SQL.add_mail, (copy.number, copy.id, int(state), self._instance, reserved))
+def _refuse(
+    draft: Draft, endpoint: Endpoint | None, budget: Budget, created_at: str, text: str, code: Reason | None
+) -> None:
+    """Reject the copy, which becomes a dead letter; a requeued dead letter stays where it is instead."""
+    subject = draft.subject if endpoint is None or is_pattern(endpoint.subject) else endpoint.subject
+    if endpoint is not None and code is not None:
+        draft.reject(endpoint.hash, subject, code, text)
+    if draft.requeued_from is not None or draft.is_notice:
+        return
+    data = _encode_copy(draft, subject, budget, created_at)
+    refusal = None if code is None else Refusal(code, budget)
+    draft.dead_letters.append(MailboxCopy(draft, endpoint, subject, data, budget.ttl, reason=text, refusal=refusal))
 
 
 def _admit_by_rate(tx: BusTransaction, draft: Draft, config: Reliability) -> bool:

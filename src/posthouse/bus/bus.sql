@@ -42,7 +42,8 @@ DELETE FROM endpoints WHERE number = ?
 SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE private_to = ?
 
 -- :name endpoint_state
-SELECT depth, endpoints.last_id, EXISTS (SELECT 1 FROM servers WHERE endpoint = number),
+SELECT depth, (SELECT max(id) FROM mail WHERE endpoint = number),
+EXISTS (SELECT 1 FROM servers WHERE endpoint = number),
 coalesce(letter_counts.failed, 0), coalesce(letter_counts.failed_bytes, 0),
 circuit, failures, successes, probes, since_boot_ns, boot_id
 FROM endpoints LEFT JOIN letter_counts ON letter_counts.endpoint = number WHERE number = ?
@@ -51,7 +52,7 @@ FROM endpoints LEFT JOIN letter_counts ON letter_counts.endpoint = number WHERE 
 SELECT subject, depth FROM endpoints ORDER BY subject
 
 -- :name set_depth
-UPDATE endpoints SET depth = ?, last_id = ? WHERE number = ?
+UPDATE endpoints SET depth = ? WHERE number = ?
 
 -- :name set_breaker
 UPDATE endpoints SET circuit = ?, failures = ?, successes = ?, probes = ?, since_boot_ns = ?, boot_id = ?

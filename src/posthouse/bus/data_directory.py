@@ -71,6 +71,10 @@ class BusDirectory:
             self._open.popitem(last=False)[1].close()
         return mailbox
 
+    def recent_mailbox(self, hash_: str) -> Mailbox:
+        """Return the mailbox without checking that it still exists; if it does not, every file in it is missing."""
+        return self._open.get(hash_) or self.mailbox(hash_)
+
     def find_mailbox(self, hash_: str) -> Mailbox | None:
         """Return the mailbox, or None if it does not exist."""
         try:

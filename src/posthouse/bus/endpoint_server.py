@@ -132,8 +132,11 @@ class EndpointServer:
     def _start_next(self, message: Queued) -> None:
         path = f"new/{message.id}"
         try:
-            mailbox = self._mailbox
-            data = mailbox.read(path) if message.data is None else message.data
+            if message.data is None:
+                mailbox = self._mailbox
+                data = mailbox.read(path)
+            else:  # this process has just stored it
+                mailbox, data = self._core.directory.recent_mailbox(self.endpoint.hash), message.data
         except FileNotFoundError:
             self._end_missing(message.id)
             return

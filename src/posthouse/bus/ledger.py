@@ -1,12 +1,12 @@
 """Group commit: all operations of this process on bus.db, in one short transaction per event-loop iteration.
 
 Operations run in the order they were submitted; those that wait when the loop comes round share a transaction.
-Deferred operations (the ends of messages, on which no caller waits) let publishes go first and join the transaction
-that follows. Each operation is applied inside the transaction and notified after the commit, in the same order; only
-then may it touch files or answer a caller. Runs on the event loop's thread only, and that thread never waits for
-another process: while a foreign transaction holds the write lock, the operations stay queued and the ledger tries
-again on a timer. When the store refuses (disk full, locked for too long), operations that must not be lost are
-retried and the others fail.
+Deferred operations (the ends of messages, on which no caller waits) join the next transaction of others, or start one
+after two milliseconds. Each operation is applied inside the transaction and notified after the commit, in the same
+order; only then may it answer a caller. Runs on the event loop's thread only, and that thread never waits for another
+process: while a foreign transaction holds the write lock, the operations stay queued and the ledger tries again on a
+timer. When the store refuses (disk full, locked for too long), operations that must not be lost are retried and the
+others fail.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEFERRED_MAX_WAIT_S = 0.002  # how long an ended message may wait to share a tra
 DEFERRED_MAX_OPERATIONS = 64
 BATCH_MAX_WAIT_S = 0.002  # the longest a publish waits for handlers that are working through a backlog
 BATCH_MAX_OPERATIONS = 256
-_MAX_ROUNDS = 3  # reserve, close, and what a server then finds; further rounds let other callbacks run first
+_MAX_ROUNDS = 3  # two halves of a publish, and what a server then finds; more rounds let other callbacks run first
 _MAX_IDLE_ITERATIONS = 3  # a handler that does not wait takes two iterations of the loop
 _RETRY_REFUSED_S = 0.05  # when the store was busy or full
 _RETRY_UNEXPECTED_S = 1.0  # after a defect: often enough to recover, too seldom to flood the log
@@ -128,8 +128,6 @@ class Ledger:
         self._context = context
         self._cache = RowCache()
         self._waiting: list[Operation] = []
-        #: publishes submitted after everything in `_waiting`
-        self._publishes: list[Operation] = []
         #: operations deferred after everything in `_waiting`
         self._deferred: list[Operation] = []
         self._handle: asyncio.Handle | None = None
@@ -157,16 +155,15 @@ class Ledger:
 
         From inside `on_committed` it follows in the next transaction at once, otherwise in the next loop iteration.
         """
-        if self._deferred or self._publishes:
+        if self._deferred:
             self._merge_queues()
         self._waiting.append(operation)
         self._schedule()
 
     def submit_publish(self, operation: Operation) -> None:
-        """Queue an operation whose commit leads to another one, so that deferred operations wait for that one."""
-        self._publishes.append(operation)
+        """Queue a publish: the operator's files are checked before its transaction."""
         self._files_checked_at = 0.0
-        self._schedule()
+        self.submit(operation)
 
     def defer(self, operation: Operation) -> None:
         """Queue an operation that no caller waits for; it joins a later transaction within DEFERRED_MAX_WAIT_S."""
@@ -216,13 +213,12 @@ class Ledger:
         return BusTransaction(journal, self.registry, self._cache, self._clock.boot_ns(), self._clock.boot_id)
 
     def _count(self) -> int:
-        return len(self._waiting) + len(self._publishes) + len(self._deferred)
+        return len(self._waiting) + len(self._deferred)
 
     def _merge_queues(self) -> None:
         """Fix the order of everything queued so far."""
         self._waiting += self._deferred
-        self._waiting += self._publishes
-        self._deferred, self._publishes = [], []
+        self._deferred = []
 
     def _schedule(self) -> None:
         if self._is_notifying:
@@ -299,10 +295,7 @@ class Ledger:
             self.check_files(now)
 
     def _take(self) -> list[Operation]:
-        """Return the operations of the next transaction: publishes alone if nothing else is due."""
-        if self._publishes and not self._waiting and len(self._deferred) < DEFERRED_MAX_OPERATIONS:
-            operations, self._publishes = self._publishes, []
-            return operations
+        """Return the operations of the next transaction."""
         self._merge_queues()
         count = 0
         while count < len(self._waiting) and not isinstance(self._waiting[count], _Work):

@@ -1,9 +1,10 @@
-"""Publishing: reserve, write the files, close the reservations, answer the publisher.
+"""Publishing: decide, write the files, record them, answer the publisher.
 
-A reservation is committed before its file appears; it is closed, with its journal record, after the file is in new/
-(and synced, with durability "power"); then the publisher is answered. If the process dies in between, the process
-that finds the file writes the record. Publishes of one loop iteration share both transactions and never wait for
-handlers. Large payloads are encoded and written on threads.
+A small message takes one transaction: its file is moved to new/ before the commit that adds its row and its journal
+record, and a rollback removes the file. Large messages, those that must survive a loss of power and dead letters take
+two: rows that reserve them are committed before their files are written, on a thread, and closed afterwards. The
+publisher is answered after the last commit. If the process dies in between, the process that finds the file writes
+the record. Publishes of one loop iteration share their transactions and never wait for handlers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,9 +22,10 @@ from posthouse.bus.core import Core
 from posthouse.bus.maildir import Mailbox, encode_dead_letter
 from posthouse.bus.refusals import RefusalLog
 from posthouse.bus.results import PublishResult
-from posthouse.bus.settling import close_reservation, withdraw_reservation
+from posthouse.bus.settling import record_stored, reserve_copy, withdraw_copy
 from posthouse.bus.signals import Signals
 from posthouse.bus.transaction import BusTransaction
+from posthouse.log import get_log
 from posthouse.model.budget import MESH_CEILING, MeshBudget, to_bus_budget
 from posthouse.model.clock import format_utc
 from posthouse.model.envelope import encode_payload, json_payload
@@ -32,7 +35,9 @@ from posthouse.model.reliability import pressure_signal
 from posthouse.model.strict_json import exceeds
 from posthouse.model.subjects import validate_subject
 
+log = get_log(__name__)
 LARGE_BYTES = 256 * 1024  # to encode or write more would keep the event loop for more than a millisecond
+_INSIDE_MAX_BYTES = 64 * 1024  # written while the transaction keeps other processes from writing: nearly every message
 _ITEM_COST_BYTES = 64  # checking one value of a payload takes as long as encoding that much text
 #: each copy of a publish, and why its file could not be stored
 StoredCopies = list[tuple[MailboxCopy, OSError | None]]
@@ -43,7 +48,7 @@ class Publisher:
 
     def __init__(self, core: Core, signals: Signals) -> None:
         self.core = core
-        self.admission = Admission(core.policy, core.instance.number)
+        self.admission = Admission(core.policy)
         self.refusals = RefusalLog(core.ledger, lambda: core.clock.wall_ns() // (60 * SECOND_NS))
         self._thread: FileWriter | None = None
         self._signals = signals
@@ -64,18 +69,42 @@ class Publisher:
     async def publish(self, draft: Draft) -> PublishResult:
         """Store a message in every mailbox that admits it and return the result."""
         future = draft.future = self.core.loop.create_future()
-        self.core.ledger.submit_publish(_ReservePublish(self, draft))
+        self.core.ledger.submit_publish(_Publish(self, draft))
         result: PublishResult = await future
         return result
 
     def post(self, draft: Draft) -> None:
         """Publish without an answer."""
-        self.core.ledger.submit_publish(_ReservePublish(self, draft))
+        self.core.ledger.submit_publish(_Publish(self, draft))
 
     async def close(self) -> None:
         """Store the publishes that wait for the disk, then end the writing thread."""
         if self._thread is not None:
             await self._thread.close()
+
+    def store_inside(self, tx: BusTransaction, draft: Draft) -> _ClosePublish | None:
+        """Store a small publish inside the transaction that decides it; return None if that takes a second one."""
+        copies = draft.copies
+        if (
+            draft.dead_letters
+            or self.core.is_power_safe
+            or sum([len(copy.data) for copy in copies]) > _INSIDE_MAX_BYTES
+        ):
+            return None
+        for copy in copies:
+            self.expect_own(copy)
+            tx.journal.on_rollback(partial(_remove_stored, self.core, copy))
+        closing = _ClosePublish(
+            self, draft, _count_stored(draft, [(copy, _store_copy(self.core, copy)) for copy in copies]), []
+        )
+        closing.apply(tx)
+        return closing
+
+    def expect_own(self, copy: MailboxCopy) -> None:
+        """Tell the server of the endpoint, if it is in this process, that a copy is about to appear in new/."""
+        server = self.core.servers.get(copy.number)
+        if server is not None:
+            server.expect_own(copy.id)
 
     def store(self, draft: Draft) -> None:
         """Write the files of a reserved publish: here if they are small and need no sync, else on a thread."""
@@ -89,10 +118,7 @@ class Publisher:
 
     def close_reservations(self, draft: Draft, copies: StoredCopies) -> None:
         """Close the reservations of stored copies, withdraw the others, then answer the publisher."""
-        for copy, failure in copies:
-            draft.failure = failure or draft.failure
-            draft.stored += failure is None and copy.reason is None
-        self.close_next(draft, copies)
+        self.close_next(draft, _count_stored(draft, copies))
 
     def close_next(self, draft: Draft, copies: StoredCopies) -> None:
         """Close as many copies as one transaction may take; the others follow, each after the commit before it."""
@@ -103,11 +129,16 @@ class Publisher:
         self.core.ledger.submit(_ClosePublish(self, draft, copies[:count], copies[count:]))
 
     def answer(self, draft: Draft) -> None:
-        """Resolve the publisher's future, and signal its subject about mailboxes under pressure."""
+        """Resolve the publisher's future."""
         if draft.failure is None:
             _resolve(draft, draft.result())
         else:
             _resolve(draft, _unwritable(draft, draft.failure))
+        self._report(draft)
+        draft.drop_copies()
+
+    def _report(self, draft: Draft) -> None:
+        """Signal the publisher's subject about mailboxes under pressure, and count refusals."""
         if draft.is_notice or (draft.is_waiting and draft.is_refused_for_now):
             return
         for subject, pressure in draft.warnings:
@@ -144,24 +175,32 @@ async def publish_bridged(
     return await publisher.publish(draft)
 
 
-class _ReservePublish:
-    """Ledger operation, the first half of a publish: admission; after the commit the files are written."""
+class _Publish:
+    """Ledger operation: a whole publish, or its first half, after which the files are written."""
 
-    __slots__ = ("_draft", "_publisher")
+    __slots__ = ("_closing", "_draft", "_publisher")
 
     def __init__(self, publisher: Publisher, draft: Draft) -> None:
         self._publisher = publisher
         self._draft = draft
+        #: the second half, if it was part of the same transaction
+        self._closing: _ClosePublish | None = None
 
     def apply(self, tx: BusTransaction) -> None:
-        self._publisher.admission.reserve(tx, self._draft)
+        publisher, draft = self._publisher, self._draft
+        publisher.admission.decide(tx, draft)
+        self._closing = publisher.store_inside(tx, draft)
+        if self._closing is None:
+            for copy in (*draft.copies, *draft.dead_letters):
+                reserve_copy(publisher.core, tx, copy)
 
     def on_committed(self) -> None:
         publisher, draft = self._publisher, self._draft
+        if self._closing is not None:
+            self._closing.on_committed()
+            return
         for copy in draft.copies:
-            server = publisher.core.servers.get(copy.number)
-            if server is not None:
-                server.expect_own(copy.id)
+            publisher.expect_own(copy)
         publisher.store(draft)
 
     def on_failed(self, failure: Exception) -> bool:
@@ -188,10 +227,10 @@ class _ClosePublish:
         core, self._earlier = self._publisher.core, []
         for copy, failure in self._copies:
             if failure is None:
-                self._earlier.append(close_reservation(core, tx, copy))
+                self._earlier.append(record_stored(core, tx, copy))
             else:
                 self._earlier.append([])
-                withdraw_reservation(core, tx, copy)
+                withdraw_copy(core, tx, copy)
 
     def on_committed(self) -> None:
         try:
@@ -244,18 +283,39 @@ def _resolve(draft: Draft, result: PublishResult | Exception) -> None:
         future.set_result(result)
 
 
+def _count_stored(draft: Draft, copies: StoredCopies) -> StoredCopies:
+    for copy, failure in copies:
+        draft.failure = failure or draft.failure
+        draft.stored += failure is None and copy.reason is None
+    return copies
+
+
+def _remove_stored(core: Core, copy: MailboxCopy) -> None:
+    """Remove the file of a message whose transaction is rolled back; one that stays is adopted as a message."""
+    try:
+        core.directory.recent_mailbox(copy.hash).remove(f"new/{copy.id}")
+    except OSError as failure:
+        log.error("withdrawn_message_stays", id=copy.id, reason=str(failure))
+
+
 def _store_copy(core: Core, copy: MailboxCopy) -> OSError | None:
     """Write the file of one copy; return why that failed."""
     try:
-        mailbox = core.directory.mailbox(copy.hash)
         data, folder = _file_of(copy)
         target = f"{folder}/{copy.id}"
-        if not core.spares.write(copy.hash, mailbox, data, target):
-            mailbox.write(copy.id, data)
-            mailbox.move(f"tmp/{copy.id}", target)
+        try:
+            _write_file(core, core.directory.recent_mailbox(copy.hash), copy, data, target)
+        except FileNotFoundError:  # another process may have removed the mailbox and made it again
+            _write_file(core, core.directory.mailbox(copy.hash), copy, data, target)
     except OSError as failure:
         return failure
     return None
+
+
+def _write_file(core: Core, mailbox: Mailbox, copy: MailboxCopy, data: bytes, target: str) -> None:
+    if not core.spares.write(copy.hash, mailbox, data, target):
+        mailbox.write(copy.id, data)
+        mailbox.move(f"tmp/{copy.id}", target)
 
 
 def _file_of(copy: MailboxCopy) -> tuple[bytes, str]:

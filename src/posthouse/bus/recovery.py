@@ -1,14 +1,16 @@
 """Recovery of what dead processes left, so that depths equal files and every message has its record.
 
-A reservation of a dead process is closed if its file exists and released if not; its claims are delivered again; its
-temporary files are removed. A process is dead if its lock in procs/ can be taken. Files are the truth: after a reboot
-bus.db may be older than they are, and if it was lost it is empty. Then every mailbox is reconciled (files without a
-row are adopted, rows without a file deleted, dead letters counted), in the second case after the endpoints were
-restored from their endpoint.json. The mailbox of an endpoint whose removal was interrupted is removed.
+A reservation of a dead process is closed if its file exists and released if not; a file in new/ whose commit it did
+not reach gets its row and record; its claims are delivered again; its temporary files are removed. A process is dead
+if its lock in procs/ can be taken. Files are the truth: after a reboot bus.db may be older than they are, and if it
+was lost it is empty. Then every mailbox is reconciled (files without a row are adopted, rows without a file deleted,
+dead letters counted), in the second case after the endpoints were restored from their endpoint.json. The mailbox of
+an endpoint whose removal was interrupted is removed.
 """
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +98,32 @@ async def recover(core: Core, servers: EndpointServers) -> bool:
 async def sweep_dead_processes(core: Core, servers: EndpointServers) -> None:
     """Close or release the reservations of every dead process, and remove its reply endpoint."""
     rows: Any = await core.store.pool.run(lambda db: db.execute(SQL.instances).fetchall())
-    for number, name in rows:
-        if number != core.instance.number and not is_alive(core.directory.procs, name):
-            await _sweep_process(core, servers, number)
-            (core.directory.procs / name).unlink(missing_ok=True)
+    dead = [row for row in rows if row[0] != core.instance.number and not is_alive(core.directory.procs, row[1])]
+    if dead:
+        await _adopt_unrecorded(core)
+    for number, name in dead:
+        await _sweep_process(core, servers, number)
+        (core.directory.procs / name).unlink(missing_ok=True)
+
+
+async def _adopt_unrecorded(core: Core) -> None:
+    """Record the messages whose publisher died between moving their files to new/ and its commit."""
+    registry = await core.ledger.run(lambda tx: tx.registry)
+    for endpoint in list(registry.by_number.values()):
+        mailbox = core.directory.find_mailbox(endpoint.hash)
+        names = [] if mailbox is None else mailbox.names("new")
+        if names:
+            await core.ledger.run(lambda tx, to=endpoint, names=names: _adopt(core, tx, to, names))  # type: ignore[misc]
+        await asyncio.sleep(0)
+
+
+def _adopt(core: Core, tx: BusTransaction, endpoint: Endpoint, names: list[str]) -> None:
+    mailbox = core.directory.find_mailbox(endpoint.hash)
+    if mailbox is None:
+        return
+    rows: Any = tx.db.execute(SQL.mail_of_endpoint, (endpoint.number,)).fetchall()
+    for name in sorted(set(names).difference(row[0] for row in rows)):
+        settle_file(tx, endpoint, mailbox, "new", name, core.instance.number)
 
 
 async def _sweep_process(core: Core, servers: EndpointServers, number: int) -> None:

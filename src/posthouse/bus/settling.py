@@ -41,6 +41,7 @@ class _Place(msgspec.Struct):
 
 
 _decode_place = msgspec.json.Decoder(_Place).decode
+_encode = msgspec.json.Encoder().encode
 
 
 def is_message_id(name: str) -> bool:
@@ -57,10 +58,18 @@ def endpoint_fields(endpoint: Endpoint) -> dict[str, Any]:
     return {"endpoint": endpoint.subject, "endpoint_hash": endpoint.hash}
 
 
-# the publisher's side of a reservation
+# the publisher's side
 
 
-def close_reservation(core: Core, tx: BusTransaction, copy: MailboxCopy) -> list[str]:
+def reserve_copy(core: Core, tx: BusTransaction, copy: MailboxCopy) -> None:
+    """Add the row of a copy, or of the dead letter it became, whose file is written after the commit."""
+    copy.is_reserved = True
+    state = MailState.RESERVED if copy.reason is None else MailState.REFUSED
+    reserved = _encode(copy.draft.reserved).decode()
+    tx.db.execute(SQL.add_mail, (copy.number, copy.id, int(state), core.instance.number, reserved))
+
+
+def record_stored(core: Core, tx: BusTransaction, copy: MailboxCopy) -> list[str]:
     """Record a copy, or the dead letter it became, whose file the publisher has stored.
 
     Return the ids of unqueued messages that come before it, if this process serves the endpoint.
@@ -70,9 +79,12 @@ def close_reservation(core: Core, tx: BusTransaction, copy: MailboxCopy) -> list
         return []
     server = core.servers.get(copy.number)
     earlier = [] if server is None else server.find_earlier(tx, copy.id, copy.previous_id)
-    tx.db.execute(SQL.store_mail, (copy.number, copy.id))
-    if tx.db.changes() != 1:  # a server found the file first
-        return earlier
+    if copy.is_reserved:
+        tx.db.execute(SQL.store_mail, (copy.number, copy.id))
+        if tx.db.changes() != 1:  # a server found the file first
+            return earlier
+    else:
+        tx.db.execute(SQL.add_mail, (copy.number, copy.id, int(MailState.STORED), core.instance.number, None))
     extra: dict[str, Any] = {"reserved": copy.draft.reserved}
     if copy.draft.requeued_from is not None:
         extra["requeued_from"] = copy.draft.requeued_from
@@ -84,9 +96,14 @@ def close_reservation(core: Core, tx: BusTransaction, copy: MailboxCopy) -> list
     return earlier
 
 
-def withdraw_reservation(core: Core, tx: BusTransaction, copy: MailboxCopy) -> None:
-    """Release the reservation of a copy whose file could not be written, and count the failure."""
-    counters = release_reservation(tx, copy.number, copy.id, is_counted=copy.reason is None)
+def withdraw_copy(core: Core, tx: BusTransaction, copy: MailboxCopy) -> None:
+    """Take back a copy whose file could not be written, and count the failure."""
+    if copy.is_reserved:
+        counters = release_reservation(tx, copy.number, copy.id, is_counted=copy.reason is None)
+    else:
+        counters = tx.endpoint(copy.number)
+        if counters is not None:
+            counters.remove_message()
     if counters is None or copy.endpoint is None:
         return
     config = core.policy.reliability.circuit_breaker
@@ -330,8 +347,9 @@ class EndMessage:
             tx.journal.append(self._type, actor=self._actor, ref=self._id, body=self._body)
 
     def on_committed(self) -> None:
-        mailbox = self._core.directory.find_mailbox(self._endpoint.hash)
-        if mailbox is None:
+        try:
+            mailbox = self._core.directory.recent_mailbox(self._endpoint.hash)
+        except FileNotFoundError:
             return
         if not (self._is_spare and self._core.spares.keep(self._endpoint.hash, mailbox, self._path)):
             mailbox.remove(self._path)

@@ -20,6 +20,7 @@ import apsw
 from posthouse.bus.results import Endpoint
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.breaker import BreakerState, Circuit
+from posthouse.model.clock import format_utc
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.subjects import REST, LiteralTrie, is_pattern, prefixes
 from posthouse.model.ulid import RANDOM_BYTES, next_ulid
@@ -101,7 +102,16 @@ class EndpointRegistry:
 class EndpointCounters:
     """The counters of one endpoint in bus.db."""
 
-    __slots__ = ("breaker", "depth", "failed", "failed_bytes", "has_new_breaker", "is_changed", "is_served", "last_id")
+    __slots__ = (
+        "breaker",
+        "depth",
+        "failed",
+        "failed_bytes",
+        "has_new_breaker",
+        "is_served",
+        "last_id",
+        "written_depth",
+    )
 
     def __init__(
         self,
@@ -113,14 +123,15 @@ class EndpointCounters:
         breaker: BreakerState,
     ) -> None:
         self.depth = depth
+        #: as it is in bus.db: a publish and an end in one transaction change nothing there
+        self.written_depth = depth
         #: dead letters of accepted messages, which posthouse.bus.letter_counts counts
         self.failed = failed
         self.failed_bytes = failed_bytes
-        #: the newest id reserved for this endpoint
+        #: the newest id given out for this endpoint, as far as its message may not have ended
         self.last_id = last_id
         self.is_served = is_served
         self.breaker = breaker
-        self.is_changed = False
         self.has_new_breaker = False
 
     @property
@@ -132,12 +143,10 @@ class EndpointCounters:
         """Count a message that was admitted or adopted."""
         self.depth += 1
         self.last_id = id_ if self.last_id is None or id_ > self.last_id else self.last_id
-        self.is_changed = True
 
     def remove_message(self) -> None:
         """Count a message that has ended or was withdrawn."""
         self.depth = max(0, self.depth - 1)
-        self.is_changed = True
 
     def set_breaker(self, breaker: BreakerState) -> None:
         if breaker != self.breaker:
@@ -203,6 +212,8 @@ class BusTransaction:
         self._touched: dict[int, EndpointCounters] = {}
         self._charged: dict[str, SenderCounter] = {}
         self.last_id = self._first_id = cache.last_id
+        #: of the messages of this transaction
+        self.created_at = format_utc(self.now_ns)
         cache.invalidate()  # until the commit
 
     def _reset_cache(self) -> None:
@@ -286,9 +297,9 @@ class BusTransaction:
         self._cache.version = self.db.data_version()
 
     def _write_endpoint(self, number: int, counters: EndpointCounters) -> None:
-        if counters.is_changed:
-            self.db.execute(SQL.set_depth, (counters.depth, counters.last_id, number))
-            counters.is_changed = False
+        if counters.depth != counters.written_depth:
+            self.db.execute(SQL.set_depth, (counters.depth, number))
+            counters.written_depth = counters.depth
         if counters.has_new_breaker:
             self.db.execute(SQL.set_breaker, (*breaker_row(counters.breaker), number))
             counters.has_new_breaker = False

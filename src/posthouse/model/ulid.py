@@ -11,7 +11,8 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from itertools import product
+from functools import lru_cache
+from itertools import pairwise, product
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
@@ -26,11 +27,18 @@ _FORM = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _TO_INT = str.maketrans(_ALPHABET, "0123456789ABCDEFGHIJKLMNOPQRSTUV")
 _PAIRS = ["".join(pair) for pair in product(_ALPHABET, repeat=2)]
 _SHIFTS = tuple(range(120, -1, -10))
+_TIME_CHARS = 10
+_SUCCESSORS = dict(pairwise(_ALPHABET))
 
 
 def next_ulid(previous: str | None, now_ms: int, random_bytes: bytes) -> str:
     """Return an id greater than `previous`, with the current millisecond if that is later."""
-    last = -1 if previous is None else _number(previous)
+    last = -1
+    if previous is not None:
+        digit = validate_ulid(previous)[-1]
+        if digit in _SUCCESSORS and previous[:_TIME_CHARS] >= _time_text(now_ms):  # many ids of one millisecond
+            return previous[:-1] + _SUCCESSORS[digit]
+        last = _number(previous)
     return _text(_next_number(last, now_ms, random_bytes))
 
 
@@ -81,6 +89,12 @@ def _next_number(last: int, now_ms: int, random_bytes: bytes) -> int:
 
 def _number(ulid: str) -> int:
     return int(validate_ulid(ulid).translate(_TO_INT), 32)
+
+
+@lru_cache(maxsize=16)
+def _time_text(now_ms: int) -> str:
+    """Return the first characters of every id of a millisecond; text order is number order, beyond 48 bits too."""
+    return _text(now_ms << _RANDOM_BITS)[:_TIME_CHARS] if now_ms <= _MS_MAX else "~"
 
 
 def _text(number: int) -> str:
