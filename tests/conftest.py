@@ -7,7 +7,9 @@ fail an example that is slow because the machine is busy; tests have no timed as
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib
 import os
 import signal
 import subprocess
@@ -74,6 +76,15 @@ def unconfigured_log() -> Iterator[None]:
 def new_stores() -> Iterator[None]:
     """Let new stores of this process begin as copies of a migrated one."""
     with copied_schemas():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def parsed_docstrings() -> Iterator[None]:
+    """Let Cyclopts read the source of a command once in this process, not once per command line."""
+    parse = importlib.import_module("docstring_parser").parse_from_object
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("docstring_parser.parse_from_object", functools.cache(parse))
         yield
 
 
