@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
-from posthouse.pipeline.run.small_plans import small_plans
+from posthouse.pipeline.run.small_plans import replace_batches, small_plans
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,3 +41,12 @@ def test_each_computation_sees_its_own_rows_and_only_safe_plans_are_kept(
     assert any(key[0] == name for key in plans._plans) is is_kept
     assert plans._folder is not None
     assert list(plans._folder.iterdir()) == []
+
+
+def test_source_of_a_plan_reads_its_whole_input_so_that_spark_keeps_the_worker(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2]})
+    with pa.OSFile(str(tmp_path / "rows"), "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
+        stream.write_table(rows)
+    unread = iter(pa.table({"index": [0, 1]}).to_batches(max_chunksize=1))
+    found = pa.Table.from_batches(replace_batches(unread, str(tmp_path / "rows")))
+    assert (found, list(unread)) == (rows, [])

@@ -70,10 +70,10 @@ class SmallPlans:
 
         place = str(path)
 
-        def read(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            from posthouse.pipeline.run.small_plans import read_batches
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from posthouse.pipeline.run.small_plans import replace_batches
 
-            return read_batches(place)
+            return replace_batches(batches, place)
 
         return self.spark.range(0, 1, 1, 1).mapInArrow(read, from_arrow_schema(schema)).coalesce(1)
 
@@ -88,6 +88,13 @@ def _write(path: Path, rows: pa.Table) -> None:
 
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
         stream.write_table(rows)
+
+
+def replace_batches(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in a file once all batches were read: Spark ends a worker that leaves some of its input unread."""
+    for _ in batches:
+        pass
+    yield from read_batches(path)
 
 
 def read_batches(path: str) -> Iterator[pa.RecordBatch]:
