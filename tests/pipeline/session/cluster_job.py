@@ -27,9 +27,7 @@ from posthouse.pipeline.run.lake_run import bring_up_to_date
 
 _OWN = Path("/proc/self/cwd")
 _SMALL_TABLE_ROWS = 60  # more than the messages of the history, fewer than their deliveries and than the facts
-
-
-_PLANTED = "silver_leases"
+PLANTED = "silver_leases"
 
 
 def main(store: str, folder: str, s3: str, planted: str, *flags: str) -> None:
@@ -69,8 +67,8 @@ def plant(lake: Lake, copy: Lake) -> None:
     places = [each.storage.full_path("") for each in (lake, copy)]
     filesystem = lake.storage.filesystem()
     pyarrow.fs.copy_files(*places, source_filesystem=filesystem, destination_filesystem=filesystem)
-    table = copy.delta(_PLANTED)
-    table.commit(Commit(remove=[table.files()[0].path], is_rewrite=True), arrow_schema(_PLANTED))
+    table = copy.delta(PLANTED)
+    table.commit(Commit(remove=[table.files()[0].path], is_rewrite=True), arrow_schema(PLANTED))
 
 
 if __name__ == "__main__":

@@ -9,22 +9,24 @@ to date with its bronze tables, or every new record would look like a difference
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from posthouse.model.errors import error
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.delta import Delta
+from posthouse.pipeline.lake.keyed_rows import read_file
+from posthouse.pipeline.lake.lake import arrow_schema
 from posthouse.pipeline.lake.storage import SCRATCH, open_storage
 from posthouse.pipeline.run import derive
 from posthouse.pipeline.run.copy_feeds import ignore_step
-from posthouse.pipeline.session.spark import is_on_this_machine, scratch_directory, small_session
+from posthouse.pipeline.session.spark import is_on_this_machine, scratch_directory
 from posthouse.pipeline.tables.bronze import COPIES, EPOCHS_TABLE, LOST
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
     from posthouse.pipeline.tables.declaration import Table
 
@@ -74,20 +76,37 @@ def _refuse_outdated(spark: SparkSession, lake: Lake) -> None:
 
 def _compare(spark: SparkSession, lake: Lake, scratch: Lake, table: Table) -> list[Finding]:
     """Return findings for the rows that one of the lakes holds more often than the other."""
-    from pyspark.sql import functions as f
-
     columns = [field.name for field in table.schema.fields if field.name != LOST]
     count = sum(file.rows for each in (lake, scratch) for file in each.delta(table.name).files())
-    session = spark if count > derive.SMALL_TABLE_ROWS else small_session(spark)
-    stored = lake.rows(session, table.name, columns).withColumn(_SURPLUS, f.lit(1))
-    expected = scratch.rows(session, table.name, columns).withColumn(_SURPLUS, f.lit(-1))
-    counted = stored.unionByName(expected).groupBy(*columns).agg(f.sum(_SURPLUS).alias(_SURPLUS))
-    differing = counted.where(f.col(_SURPLUS) != 0).limit(_SHOWN).collect()
+    if count > derive.SMALL_TABLE_ROWS:
+        differing = _compare_in_spark(spark, lake, scratch, table.name, columns)
+    else:
+        differing = _compare_here(lake, scratch, table.name, columns)
     return [_finding(table, row) for row in differing]
 
 
-def _finding(table: Table, row: Row) -> Finding:
-    values = row.asDict()
+def _compare_in_spark(
+    spark: SparkSession, lake: Lake, scratch: Lake, name: str, columns: Sequence[str]
+) -> list[dict[str, Any]]:
+    from pyspark.sql import functions as f
+
+    stored = lake.rows(spark, name, columns).withColumn(_SURPLUS, f.lit(1))
+    expected = scratch.rows(spark, name, columns).withColumn(_SURPLUS, f.lit(-1))
+    counted = stored.unionByName(expected).groupBy(*columns).agg(f.sum(_SURPLUS).alias(_SURPLUS))
+    return [row.asDict() for row in counted.where(f.col(_SURPLUS) != 0).limit(_SHOWN).collect()]
+
+
+def _compare_here(lake: Lake, scratch: Lake, name: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Do the same for a few rows: planning the query would cost more than reading them."""
+    wanted = arrow_schema(name).empty_table().select(columns).schema
+    counted: dict[str, dict[str, Any]] = {}  # by text, in which NaN equals NaN
+    for delta, sign in ((lake.delta(name), 1), (scratch.delta(name), -1)):
+        for row in (row for file in delta.files() for row in read_file(delta, file, wanted).to_pylist()):
+            counted.setdefault(repr(row), row | {_SURPLUS: 0})[_SURPLUS] += sign
+    return [row for row in counted.values() if row[_SURPLUS]][:_SHOWN]
+
+
+def _finding(table: Table, values: dict[str, Any]) -> Finding:
     words = "bronze does not give the row" if values.pop(_SURPLUS) > 0 else "the table lacks the row"
     shown = ", ".join(f"{name}={value}" for name, value in values.items() if value is not None)
     ref = " ".join(str(values[name]) for name in table.keys if values.get(name) is not None)
