@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 
 #: With one compiler Java reserves 48 MB for its code; one Spark for all tests fills that, and then compiles no more.
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+#: The collector without threads of its own leaves the cores to the tests.
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 
-#: Spark would compile each plan to Java, which takes longer than its few rows; the tests of programs let it.
+#: Spark would compile each plan to Java, which takes longer than its few rows; a cluster and Spark Connect do it.
 NO_COMPILING = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
@@ -16,5 +17,9 @@ def quick_environment() -> dict[str, str]:
 
     They are arguments, not a directory of settings: Java would not use its class archive with one on its class path.
     """
-    settings = (f"spark.driver.defaultJavaOptions={QUICK_START}", "spark.sql.shuffle.partitions=2")
-    return {"PYSPARK_SUBMIT_ARGS": " ".join(f"--conf {shlex.quote(each)}" for each in settings) + " pyspark-shell"}
+    settings = NO_COMPILING | {
+        "spark.driver.defaultJavaOptions": QUICK_START,
+        "spark.sql.shuffle.partitions": "2",
+    }
+    flags = [f"--conf {shlex.quote(f'{name}={value}')}" for name, value in settings.items()]
+    return {"PYSPARK_SUBMIT_ARGS": " ".join((*flags, "pyspark-shell"))}
