@@ -55,7 +55,7 @@ class ImageBuilder:
             raise ImageError("IMAGE_BASE=debian needs mmdebstrap")
         with tempfile.TemporaryDirectory() as scratch:
             archive, file = Path(scratch, "base.tar"), Path(scratch, "Containerfile")
-            _run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={_PACKAGES}", _SUITE, archive)
+            _run("mmdebstrap", "--verbose", "--variant=minbase", f"--include={_PACKAGES}", _SUITE, archive)
             file.write_text("FROM scratch\nADD base.tar /\n")
             self.run("build", "--file", file, "--tag", _BASE_NAME, scratch)
         return _BASE_NAME

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from scripts.release import ROOT, UV, build, install, run, smoke
 from tests.docs.session import BOUND_S
 
+DOWNLOAD_MIB = 30
 INSTALLED_MIB = 70
 OTHER_PYTHONS = [each for each in ("3.11", "3.12", "3.13") if each != f"3.{sys.version_info.minor}"]
 HEAVY = ("pyarrow", "pandas", "protobuf", "pyspark", "cryptography", "bcrypt", "uvloop", "jinja2", "psycopg")
@@ -39,11 +41,23 @@ def attempt(*words: object, home: Path | None = None) -> subprocess.CompletedPro
 
 
 def test_base_install_is_small_and_has_none_of_the_heavy_libraries(base: Path) -> None:
-    files = [each for each in (base / "lib").rglob("*") if each.is_file() and not each.is_symlink()]
-    size = sum(each.stat().st_size for each in files if each.suffix != ".pyc")
-    assert size < INSTALLED_MIB << 20
+    assert sum(each.stat().st_size for each in installed_files(base)) < INSTALLED_MIB << 20
     installed = run(UV, "pip", "list", "--format", "freeze", "--python", base / "bin" / "python")
     assert [name for name in HEAVY if f"{name}==" in installed.casefold()] == []
+
+
+def test_base_install_is_a_small_download(base: Path, tmp_path: Path) -> None:
+    """Pack what was installed as wheels pack it: the size of the download, without a download."""
+    packed = tmp_path / "base.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in installed_files(base):
+            archive.write(file, file.relative_to(base))
+    assert (DOWNLOAD_MIB << 20) // 10 < packed.stat().st_size < DOWNLOAD_MIB << 20
+
+
+def installed_files(environment: Path) -> list[Path]:
+    files = [each for each in (environment / "lib").rglob("*") if each.is_file() and not each.is_symlink()]
+    return [each for each in files if each.suffix != ".pyc"]
 
 
 def test_two_agents_exchange_a_message_with_the_base_install(base: Path, tmp_path: Path) -> None:
