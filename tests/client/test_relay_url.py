@@ -25,7 +25,18 @@ def test_address_gives_one_origin_and_its_stream(text: str, origin: str, stream:
 
 
 @pytest.mark.parametrize(
-    "text", ["ftp://relay.example", "http://", "", "http://u:p@127.0.0.1:1", "127.0.0.1:x", "127.0.0.1:1/path", ":7420"]
+    "text",
+    [
+        "ftp://relay.example",
+        "http://",
+        "",
+        "http://u:p@127.0.0.1:1",
+        "127.0.0.1:x",
+        "127.0.0.1:1/path",
+        ":7420",
+        "[::1",
+        "http://[::1",
+    ],
 )
 def test_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(Refused) as refused:

@@ -18,7 +18,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.node import validate_mesh_name, validate_node_id
@@ -87,11 +87,10 @@ def _one_relay(addresses: Sequence[RelayUrl], text: str) -> RelayUrl:
 def _parse_one(text: str, allow_plain: bool) -> RelayUrl:
     if "://" not in text:
         return _relay_at(text)
-    parts = urlsplit(text)
-    scheme = _SCHEMES.get(parts.scheme)
+    scheme = _SCHEMES.get(text.partition("://")[0].lower())
     if scheme is None:
         raise error("relay_url_invalid", url=text, reason="its scheme is not http, https, ws or wss")
-    host, port = _host_and_port(parts, text)
+    host, port = _host_and_port(text, text)
     url = RelayUrl(scheme, host, port or _PORTS[scheme])
     if not url.is_tls and not allow_plain and not is_loopback(host):
         raise error("relay_plain", relay=url.origin)
@@ -99,7 +98,7 @@ def _parse_one(text: str, allow_plain: bool) -> RelayUrl:
 
 
 def _relay_at(authority: str) -> RelayUrl:
-    host, port = _host_and_port(urlsplit(f"//{authority}"), authority)
+    host, port = _host_and_port(f"//{authority}", authority)
     return RelayUrl("http" if is_loopback(host) else "https", host, port or DEFAULT_PORT)
 
 
@@ -111,8 +110,9 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _host_and_port(parts: SplitResult, text: str) -> tuple[str, int | None]:
+def _host_and_port(url: str, text: str) -> tuple[str, int | None]:
     try:
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as invalid:
         raise error("relay_url_invalid", url=text, reason=str(invalid)) from invalid
@@ -124,6 +124,8 @@ def _host_and_port(parts: SplitResult, text: str) -> tuple[str, int | None]:
 
 
 SCHEME = "posthouse"
+#: Scheme, authorities and the rest. Newer versions of urlsplit refuse several authorities if one has brackets.
+_INVITE = re.compile(r"([a-z]+)://([^/?#]*)(.*)", re.DOTALL | re.IGNORECASE)
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -149,20 +151,21 @@ class Invite:
 
 def parse_invite(text: str) -> Invite:
     """Return the invite in a text, or raise invite_malformed; the error never contains the code."""
+    found = _INVITE.fullmatch(text.strip())
+    if found is None or found[1].lower() != SCHEME:
+        raise error("invite_malformed", reason=f"it does not begin with {SCHEME}://")
     try:
-        parts = urlsplit(text.strip())
+        parts = urlsplit(found[3])
         fields = dict(parse_qsl(parts.query, strict_parsing=True, max_num_fields=3)) if parts.query else {}
     except ValueError:
         raise error("invite_malformed", reason="it is not a URL with two or three parameters") from None
-    if parts.scheme != SCHEME:
-        raise error("invite_malformed", reason=f"it does not begin with {SCHEME}://")
     if set(fields) - {"tls"} != {"relay", "code"}:
         raise error("invite_malformed", reason="its parameters are not relay, code and perhaps tls")
     tls = fields.get("tls")
     if tls is not None and not _FINGERPRINT.fullmatch(tls):
         raise error("invite_malformed", reason="tls is not sha256: and 64 hexadecimal digits")
     try:
-        url = relay_at(parts.netloc)
+        url = relay_at(found[2])
         mesh = validate_mesh_name(parts.path.removeprefix("/"))
         relay = validate_node_id(fields["relay"])
     except PosthouseError as invalid:
