@@ -88,7 +88,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         patched.setenv("BUILDAH_ISOLATION", "chroot")
         builder.build(context, "posthouse-test", "debian", commit_time())
     container = builder.run("from", "posthouse-test")
-    root = Path(builder.run("mount", container))
+    root = Path(as_root("buildah", *options, "mount", container))
     config = json.loads(builder.run("inspect", "--type", "image", "posthouse-test"))["Docker"]["config"]
     # as an engine does with a new volume
     as_root("sh", "-euc", 'chown --reference="$1" "$2"; chmod 700 "$2"', "sh", root / "var/lib/posthouse", volume)
@@ -98,9 +98,10 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     as_root("rm", "-rf", folder)
 
 
-def as_root(*words: object) -> None:
-    """Run a program as the root that owns the files of the image."""
-    subprocess.run([*NAMESPACES, *map(str, words)], check=True, timeout=BOUND_S)
+def as_root(*words: object) -> str:
+    """Run a program as the root that owns the files of the image, and return its output."""
+    command = [*NAMESPACES, *map(str, words)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=BOUND_S).stdout.strip()
 
 
 def test_image_runs_a_relay_as_an_ordinary_user_on_a_read_only_root_until_it_is_stopped(image: Image) -> None:
