@@ -12,6 +12,7 @@ from posthouse.client.locks.held_lock import MARGIN
 from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock, SystemClock
 from posthouse.model.errors import PosthouseError, Refused
+from tests.client.hostile import Peer, lying_relay
 from tests.client.house import House, open_house
 from tests.client.waiting import PATIENCE_S, until
 
@@ -222,3 +223,19 @@ def test_lease_and_resource_are_checked_before_anything_is_sent() -> None:
         client.lock("db", lease_s=0.5)
     with pytest.raises(Refused, match="resource"):
         client.lock("")
+
+
+async def test_operation_without_an_answer_ends_after_its_time_and_the_next_one_works() -> None:
+    async def answer_the_second(peer: Peer) -> None:
+        await peer.greet()
+        await peer.receive()
+        _, number, _, given = await peer.receive()
+        await peer.send("LOCKED", number, {"resource": given["resource"], "owner": peer.key.node, "token": 7})
+        await peer.await_end()
+
+    async with lying_relay(answer_the_second) as url, Client(url, NodeKey.generate()) as client:
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(PosthouseError) as late:
+                await client.locks.release("db", 7, timeout_s=0.05)
+            await client.locks.release("db", 7)
+    assert late.value.code == "answer_missing"
