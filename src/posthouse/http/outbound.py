@@ -31,14 +31,27 @@ _MARK_S = 0.05  # writes this close together count as one: bounds the marks of a
 class Outlet:
     """What one connection has written and its peer has not taken."""
 
-    __slots__ = ("_account", "_below", "_held", "_held_since_s", "_marks", "_transport", "_written", "counted")
+    __slots__ = (
+        "_account",
+        "_below",
+        "_held",
+        "_held_since_s",
+        "_marks",
+        "_transport",
+        "counted",
+        "is_watched",
+        "written",
+    )
 
     def __init__(self, account: OutboundAccount, transport: asyncio.Transport) -> None:
         self._account = account
         self._transport = transport
         #: the transport that a TLS transport writes to
         self._below = _transport_below(transport)
-        self._written = 0
+        #: whether the transport does not tell everything that is unsent
+        self.is_watched = self._below is not None
+        #: bytes written so far
+        self.written = 0
         self._held = 0
         self._held_since_s = float("inf")
         #: (bytes written so far, when), oldest first, for writes that may be unsent
@@ -49,20 +62,22 @@ class Outlet:
     @property
     def sent_bytes(self) -> int:
         """How many bytes the kernel has taken; grows while the peer reads."""
-        return self._written - self._transport.get_write_buffer_size()
+        return self.written - self._transport.get_write_buffer_size()
 
-    def wrote(self, size: int) -> int:
-        """Count bytes that were just written; return how many are unsent now."""
-        self._written += size
-        unsent = self._transport.get_write_buffer_size()
-        in_memory = unsent + self._encrypted_bytes()
+    def wrote(self, size: int) -> None:
+        """Count bytes that were just written."""
+        self.written += size
+        self.note_unsent()
+
+    def note_unsent(self) -> None:
+        """Count what is unsent after a write; needless if nothing is unsent or counted, unless it `is_watched`."""
+        in_memory = self._transport.get_write_buffer_size() + self._encrypted_bytes()
         if self._marks:
             self._drop_marks(in_memory)
         if in_memory:
             self._mark()
         if in_memory or self.counted:
             self._account.count(self, in_memory + self._held)
-        return unsent
 
     def count_response(self, response: web.Response) -> None:
         """Count a response that the library writes in this iteration of the event loop; hold a large one."""
@@ -114,16 +129,16 @@ class Outlet:
 
     def _drop_marks(self, unsent: int) -> None:
         """Drop the marks of bytes that were sent."""
-        sent = self._written - unsent
+        sent = self.written - unsent
         while self._marks and (not unsent or self._marks[0][0] <= sent):
             self._marks.popleft()
 
     def _mark(self) -> None:
         now_s = self._account.now_s()
         if len(self._marks) > 1 and now_s - self._marks[-1][1] < _MARK_S:
-            self._marks[-1] = (self._written, self._marks[-1][1])
+            self._marks[-1] = (self.written, self._marks[-1][1])
         else:
-            self._marks.append((self._written, now_s))
+            self._marks.append((self.written, now_s))
 
 
 def _transport_below(transport: asyncio.Transport) -> asyncio.Transport | None:

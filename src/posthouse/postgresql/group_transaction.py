@@ -105,7 +105,7 @@ class GroupTransaction(BatchState):
             if not (self._is_committing and self.db.is_lost and self._was_committed()):
                 self._roll_back()
                 raise
-        self.keep()
+        self.undo.clear()
         self.committed()
         self.changes += 1
 
@@ -116,7 +116,7 @@ class GroupTransaction(BatchState):
 
     def _run_with_savepoints(self, items: Items) -> None:
         for item in items:
-            mark, undo_count = self.mark(), self.undo_count
+            mark, undo_count = self.mark(), len(self.undo)
             self.db.queue("SAVEPOINT item")
             try:
                 with self.db.pipeline():

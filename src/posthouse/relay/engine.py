@@ -8,7 +8,7 @@ to the event loop that `start` ran on. Nothing here knows HTTP or WebSockets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -361,6 +361,16 @@ class RelayEngine(Reads):
     async def verify(self, event: bytes) -> Event:
         """Return an event that is not published, such as a proof, with structure, id and signature verified."""
         return await asyncio.to_thread(verify_proof, event)
+
+    @property
+    def accepted(self) -> Mapping[str, int]:
+        """How many events were stored, were known already, were passed on only."""
+        return self._path.accepted
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many events were refused, by error code."""
+        return self._path.refused
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` on the loop with events as they are committed, in commit order; return its end."""

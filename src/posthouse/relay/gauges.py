@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -44,11 +45,18 @@ def watch_metrics(context: RelayContext, server: HttpServer) -> None:
     watch_upkeep(context)
     meters.watch("posthouse_relay_journal_head", lambda: live.head)
     meters.watch("posthouse_relay_damaged_pages_total", lambda: context.engine.damage)
+    meters.watch_labelled("posthouse_relay_events_accepted_total", lambda: _labelled(context.engine.accepted))
+    meters.watch_labelled("posthouse_relay_events_refused_total", lambda: _labelled(context.engine.refused))
     context.engine.committer.observer = meters
     meters.watch("posthouse_relay_store_bytes", partial(_files_bytes, directory))
     meters.watch("posthouse_relay_disk_free_bytes", lambda: shutil.disk_usage(directory).free)
     for metric, name in _STORE.items():
         meters.watch(metric, partial(_read_store, context, name))
+
+
+def _labelled(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
+    """Return counts by their only label; those that are 0 are left out until something happens."""
+    return {(label,): count for label, count in counts.items() if count}
 
 
 def _files_bytes(directory: Path) -> int:
@@ -92,6 +100,8 @@ def watch_queues(context: RelayContext) -> None:
     meters.watch("posthouse_relay_queue_oldest_seconds", partial(_oldest_s, context))
     meters.watch_labelled("posthouse_relay_mesh_queued_messages", partial(_deepest, context))
     meters.watch_labelled("posthouse_relay_mesh_queue_oldest_seconds", partial(_longest_waiting, context))
+    meters.watch_labelled("posthouse_relay_deliveries_total", lambda: _labelled(sessions.sent))
+    meters.watch_labelled("posthouse_relay_deliveries_closed_total", lambda: _labelled(sessions.closed))
     sessions.observer = meters
 
 

@@ -7,7 +7,8 @@ they are rendered. Only metrics that posthouse.model.metrics declares can be cou
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,7 +17,6 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from posthouse.model.metrics import METRICS, Metric
-from posthouse.relay.wire.accept_results import Accepted, Answer
 
 
 class MetricsObserver(Protocol):
@@ -43,26 +43,32 @@ class NullObserver:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _DECLARED = {metric.name: metric for metric in METRICS}
-#: Returns the values of a gauge by its labels.
-ReadGauge = Callable[[], Mapping[tuple[str, ...], float]]
+#: Returns the values of a gauge, or of a counter kept elsewhere, by their labels.
+ReadLabelled = Callable[[], Mapping[tuple[str, ...], float]]
+#: labels -> value
+Counter = defaultdict[tuple[str, ...], float]
 
 
 class Meters(Collector):
     """The metrics of one relay."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, dict[tuple[str, ...], float]] = {m.name: {} for m in METRICS if m.kind == "counter"}
+        counters = [metric.name for metric in METRICS if metric.kind == "counter"]
+        self._counts: dict[str, Counter] = {name: defaultdict(int) for name in counters}
         self._histograms = {m.name: _Histogram(m.buckets) for m in METRICS if m.kind == "histogram"}
         self._gauges: dict[str, Callable[[], float]] = {}
-        self._labelled: dict[str, ReadGauge] = {}
+        self._labelled: dict[str, ReadLabelled] = {}
         self._readers: dict[str, Callable[[], float]] = {}
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
         """Add to a counter."""
-        counts = self._counts[name]
-        counts[labels] = counts.get(labels, 0) + by
+        self._counts[name][labels] += by
+
+    def counter(self, name: str) -> Counter:
+        """Return a counter to add to in place, by its labels; for what happens with every event."""
+        return self._counts[name]
 
     def counted(self, name: str, *labels: str) -> int:
         """Return the value of a counter."""
@@ -79,8 +85,8 @@ class Meters(Collector):
         else:
             self._readers[name] = read
 
-    def watch_labelled(self, name: str, read: ReadGauge) -> None:
-        """Call `read` for the values of a gauge by its labels whenever metrics are rendered."""
+    def watch_labelled(self, name: str, read: ReadLabelled) -> None:
+        """Do the same for the values by their labels."""
         self._labelled[name] = read
 
     def render(self) -> bytes:
@@ -108,19 +114,10 @@ class Meters(Collector):
         elif not metric.labels:
             counter.add_metric([], self._counts[metric.name].get((), 0))
         else:
-            for labels, value in self._counts[metric.name].items():
+            read = self._labelled.get(metric.name)
+            for labels, value in (self._counts[metric.name] if read is None else read()).items():
                 counter.add_metric(list(labels), value)
         return counter
-
-
-def count_answers(observer: MetricsObserver, answers: Sequence[Answer]) -> None:
-    """Count accepted and refused events by outcome."""
-    for answer in answers:
-        if isinstance(answer, Accepted):
-            outcome = "ephemeral" if answer.seq is None else "duplicate" if answer.duplicate else "stored"
-            observer.count("posthouse_relay_events_accepted_total", outcome)
-        else:
-            observer.count("posthouse_relay_events_refused_total", answer.error.code)
 
 
 class _Histogram:

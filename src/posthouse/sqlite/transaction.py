@@ -146,7 +146,7 @@ def _transact(
     except apsw.Error as exc:
         _roll_back(tx, path)
         raise _CommitError(exc) from exc
-    tx.keep()
+    tx.undo.clear()
     tx.committed()
 
 
@@ -165,7 +165,7 @@ def _run_without_savepoints(tx: TxT, items: Sequence[Item[TxT]]) -> None:
 def _run_with_savepoints(tx: TxT, items: Sequence[Item[TxT]]) -> None:
     db = tx.db
     for item in items:
-        mark, undo_count = tx.mark(), tx.undo_count
+        mark, undo_count = tx.mark(), len(tx.undo)
         db.execute("SAVEPOINT item")
         try:
             item.result = item.work(tx)

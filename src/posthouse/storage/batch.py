@@ -18,11 +18,8 @@ class BatchState:
         self.now_ns = 0
         #: The same as the clock has it, for deadlines and ages: a clock that was ahead for a moment is right again.
         self.wall_ns = 0
-        self._undo: list[Callable[[], None]] = []
-
-    def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Call `undo` if the rows of the present item do not stay, so that memory never runs ahead of them."""
-        self._undo.append(undo)
+        #: Calls to make if the rows of the present item do not stay, so that memory never runs ahead of them.
+        self.undo: list[Callable[[], None]] = []
 
     def begin(self, wall_ns: int) -> None:
         """Start a batch; called right after BEGIN."""
@@ -30,18 +27,9 @@ class BatchState:
         self.now_ns = max(self.now_ns, wall_ns)
 
     def take_back(self, undone_from: int = 0) -> None:
-        """Call what `on_rollback` registered, the newest first, back to the given number."""
-        while len(self._undo) > undone_from:
-            self._undo.pop()()
-
-    def keep(self) -> None:
-        """Forget what `on_rollback` registered: the rows stay."""
-        self._undo.clear()
-
-    @property
-    def undo_count(self) -> int:
-        """How many calls `take_back` would make."""
-        return len(self._undo)
+        """Make the calls of `undo`, the newest first, back to the given number."""
+        while len(self.undo) > undone_from:
+            self.undo.pop()()
 
     def mark(self) -> Any:
         """Return the state that `rewind` needs to undo the in-memory effects of one item."""

@@ -130,12 +130,12 @@ class Writer(Generic[TxT]):
 
     def listen(self, on_news: OnDone) -> None:
         """Call `on_news` on this loop with the news of each batch, before its results and after earlier ones."""
-        loop = asyncio.get_running_loop()
-        self._news_for = (self._loop_results.get(loop) or self._open_loop_results(loop), on_news)
+        self._news_for = (self.loop_results(), on_news)
 
-    def committed_ns(self) -> int:
-        """Return the boot time of the commit whose results this loop gets now; called by `on_done`."""
-        return self._loop_results[asyncio.get_running_loop()].committed_ns
+    def loop_results(self) -> LoopResults:
+        """Return the results of this loop."""
+        loop = asyncio.get_running_loop()
+        return self._loop_results.get(loop) or self._open_loop_results(loop)
 
     def run_blocking(self, work: Callable[[TxT], R], *, size: int = 0) -> R:
         """Commit `work` from a thread that may block."""
@@ -244,12 +244,13 @@ class Writer(Generic[TxT]):
 
     def _commit(self, batch: list[PendingItem[TxT]]) -> Fatal | None:
         """Commit a batch and account for it; the caller holds the write connection."""
-        began_ns, changes_before = self._clock.boot_ns(), self._tx.changes
+        began_ns = self._clock.boot_ns()
+        changes_before = None if self._transient_error is None else self._tx.changes
         fatal = self._tx.commit_items(batch, self._clock, self._path)
         ended_ns = self._committed_ns = self._clock.boot_ns()
         if len(batch) > 1 or ended_ns - began_ns > SLOW_COMMIT_NS:
             self._threaded_until_ns = ended_ns + THREADED_NS
-        self._account(batch, has_written=self._tx.changes != changes_before)
+        self._account(batch, changes_before)
         return fatal
 
     def _enqueue(self, item: PendingItem[TxT]) -> bool:
@@ -338,7 +339,8 @@ class Writer(Generic[TxT]):
         self._queue = queue[count:]
         return queue[:count]
 
-    def _account(self, batch: list[PendingItem[TxT]], *, has_written: bool) -> None:
+    def _account(self, batch: list[PendingItem[TxT]], changes_before: int | None) -> None:
+        """Count a batch; `changes_before` is None if the store was writable before it."""
         failed, size, transient = 0, 0, None
         for item in batch:
             size += item.size
@@ -350,7 +352,9 @@ class Writer(Generic[TxT]):
             self._waiting_bytes -= size
         self._batches += 1
         self._committed_items += len(batch) - failed
-        if transient is not self._transient_error and (has_written or transient is not None):
+        if transient is self._transient_error:
+            return
+        if transient is not None or self._tx.changes != changes_before:
             self._log_state_change(transient)  # a commit without a change says nothing about a full disk
 
     def _log_state_change(self, transient: PosthouseError | None) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
+from posthouse.model.mesh_limits import MeshLimits
 from posthouse.relay.accept import path, verify
 from posthouse.relay.accept.commit import CommittedGroup, KindHandlers, commit_group
-from posthouse.relay.accept.quotas import LimitsOf
 from posthouse.relay.accept.submission import Answered, Submission
 from posthouse.relay.engine import RelayEngine
 from posthouse.relay.store.protocol import Unit
@@ -57,11 +57,11 @@ async def test_submission_that_trips_over_a_defect_in_the_transaction_fails_alon
     core: RelayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tripping(
-        unit: Unit, submissions: Sequence[Submission], kinds: KindHandlers, limits_of: LimitsOf
+        unit: Unit, submissions: Sequence[Submission], kinds: KindHandlers, limited: Mapping[str, MeshLimits]
     ) -> CommittedGroup:
         if any(b"trips" in job.raw for submission in submissions for job in submission.jobs):
             raise RuntimeError("a defect")
-        return commit_group(unit, submissions, kinds, limits_of)
+        return commit_group(unit, submissions, kinds, limited)
 
     monkeypatch.setattr(path, "commit_group", tripping)
     events = [ALICE.raw(content="trips" if number == 7 else "fine") for number in range(20)]

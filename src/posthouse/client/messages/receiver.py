@@ -359,7 +359,7 @@ class Receiver:
         )
         if self.tracer is not None:
             delivery.trace(self.tracer)
-        if message is not None and self.is_late(message):
+        if message is not None and message.meta and self.is_late(message):  # only meta marks a request
             self.confirmations.confirm([delivery])
         else:
             mailbox.on_delivery(delivery)

@@ -131,7 +131,7 @@ class Composer:
             client_message_id=validate_client_message_id(client_message_id),
             reply_to=_reply_to(given.get("reply_to")),
             priority=_priority(given.get("priority")),
-            meta=_meta(_with_answer(with_usage(given.get("meta"), given.get("usage")), given)),
+            meta=_meta(given),
             budget=given.get("budget"),
             mentions=tuple(dict.fromkeys(map(validate_node_id, given.get("mentions", ())))),
             is_sealed=given.get("is_sealed", True) and not is_topic,
@@ -200,23 +200,24 @@ def _priority(given: Priority | str | None) -> Priority:
         raise error("value_invalid", name="priority", reason="it is not now, next or low") from invalid
 
 
-def _with_answer(meta: Any, given: MessageOptions) -> Any:
+def _with_answer(meta: Any, state: AnswerState | str, given: MessageOptions) -> Any:
     """Return the meta with what a reply says about its request."""
-    state = given.get("answer")
-    if state is None:
-        return meta
     if given.get("reply_to") is None or state not in tuple(AnswerState):
         reason = "it needs reply_to, the request that it answers, and is partial, final, busy or failed"
         raise error("value_invalid", name="answer", reason=reason)
     return with_freshness(meta, {ANSWER: AnswerState(state).value})
 
 
-def _meta(meta: Any) -> str:
-    if meta is None:
-        return ""
-    if not isinstance(meta, Mapping):
+def _meta(given: MessageOptions) -> str:
+    """Return the meta of a message with its usage and what it answers, as JCS text; "" if it has none of them."""
+    meta: Any = given.get("meta")
+    if meta is not None and not isinstance(meta, Mapping):
         raise error("value_invalid", name="meta", reason="it is not an object")
-    return meta_field(dict(meta))
+    if (usage := given.get("usage")) is not None:
+        meta = with_usage(meta, usage)
+    if (state := given.get("answer")) is not None:
+        meta = _with_answer(meta, state, given)
+    return "" if meta is None else meta_field(dict(meta))
 
 
 KEPT_REQUESTS = 1_000  # bounds the memory for retries by client_message_id
@@ -250,18 +251,18 @@ class Sender:
 
     def __init__(self, composer: Composer, tracer: Tracer | None = None) -> None:
         self.composer = composer
-        self._tracer = tracer
+        self.tracer = tracer
         #: (mesh, agent, client_message_id) -> fingerprint of the request, and its event
         self._kept: dict[tuple[str, str, str], tuple[bytes, Event]] = {}
 
     @contextmanager
     def traced(self, name: str, given: MessageOptions) -> Iterator[None]:
         """Trace a call that sends a message, which then carries the span of the call; do nothing without a tracer."""
-        if self._tracer is None:
+        if self.tracer is None:
             yield
             return
         parent = valid_traceparent(given.get("traceparent") or current_traceparent())
-        span = self._tracer.start(name, Role.SENDER, parent)
+        span = self.tracer.start(name, Role.SENDER, parent)
         given["traceparent"] = span.traceparent
         try:
             yield

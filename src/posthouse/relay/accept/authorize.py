@@ -14,7 +14,6 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import DELETION, READER_KINDS, RESERVED_KINDS, Event, check_times
 from posthouse.model.fence_rules import missing_fence
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS, DAY_S, INT64_MAX, MILLISECOND_NS, SECOND_NS
-from posthouse.model.mesh_limits import MeshLimits
 from posthouse.model.rate import Rate
 from posthouse.relay.accept.mesh_registry import Meshes, Right
 from posthouse.relay.accept.rates import MeshRates, RateBuckets, RateShare, Strangers
@@ -40,7 +39,7 @@ class Authorizer:
         self.strangers = Strangers(clock, share)
         #: node id of the relay, which may delete events in every mesh
         self._relay = relay
-        self._meshes = meshes
+        self.meshes = meshes
         self._clock = clock
         self._events = events
         self._ephemerals = ephemerals
@@ -69,7 +68,7 @@ class Authorizer:
                     or self._age_error(row, wall_ns)
                     or self._fence_rule_error(row)
                     or self._charge(row, boot_ns)
-                    or self._charge_mesh(row, boot_ns)
+                    or (self._charge_mesh(row, boot_ns) if row.mesh in self.meshes.limited else None)
                 )
                 job.is_charged = job.refusal is None
 
@@ -82,25 +81,18 @@ class Authorizer:
 
     def refuse_retired(self, jobs: Sequence[Job]) -> None:
         """Set the refusal of events whose author was retired after they were authorized; inside the transaction."""
-        if not self._meshes.retiring:
-            return
         for job in jobs:
             if job.row is not None and job.refusal is None:
-                job.refusal = self._meshes.key_error(job.row.event.pubkey)
+                job.refusal = self.meshes.key_error(job.row.event.pubkey)
 
-    @property
-    def meshes_changed_at(self) -> int:
-        """Seq of the last change of a mesh by another relay that decisions know."""
-        return self._meshes.changed_at
-
-    def early_error(self, event: Event) -> PosthouseError | None:
+    def early_error(self, event: Event, mesh: str) -> PosthouseError | None:
         """Return why the author that an event claims may not write it, before the signature proves the author.
 
         Verifier threads call it, so it reads the registry and caches nothing; `authorize` has the last word.
         """
         if self._is_of_relay(event):
             return None
-        return self._meshes.early_error(event.pubkey, event.mesh, _right_for(event.kind))
+        return self.meshes.early_error(event.pubkey, mesh, _right_for(event.kind))
 
     def _is_of_relay(self, event: Event) -> bool:
         """Return True for a deletion by the relay's key: an administrator of the relay asked for it."""
@@ -111,16 +103,17 @@ class Authorizer:
         if job.is_charged and job.row is not None:
             job.is_charged = False
             self._buckets(job.row).give_back(job.row.event.pubkey)
-            self._mesh_rates.give_back(job.row.mesh, self.limits_of(job.row.mesh), len(job.row.raw))
+            if (limits := self.meshes.limited.get(job.row.mesh)) is not None:
+                self._mesh_rates.give_back(job.row.mesh, limits, len(job.row.raw))
 
     def _right_error(self, row: EventRow) -> PosthouseError | None:
-        return self._meshes.authorization_error(row.event.pubkey, row.mesh, _right_for(row.event.kind))
+        return self.meshes.authorization_error(row.event.pubkey, row.mesh, _right_for(row.event.kind))
 
     def _mirror_error(self, row: EventRow) -> PosthouseError | None:
         """Return why an event of another relay may not be written; the rights of its author do not count here."""
         if row.is_ephemeral:
             return error("mirror_refused", reason="it is ephemeral")
-        return self._meshes.mesh_error(row.mesh)
+        return self.meshes.mesh_error(row.mesh)
 
     def _age_error(self, row: EventRow, wall_ns: int) -> PosthouseError | None:
         """Return the refusal of an event that is so old that its id may be forgotten, or None."""
@@ -133,7 +126,7 @@ class Authorizer:
         """Return which fence a rule of the mesh demands of an event that does not name it, or None."""
         if row.address is None:
             return None
-        rules = self._meshes.find(row.mesh).fence_rules
+        rules = self.meshes.find(row.mesh).fence_rules
         resource = missing_fence(rules.values(), row.event.kind, row.event.d, row.fence) if rules else None
         return None if resource is None else error("fence_required", mesh=row.mesh, resource=resource)
 
@@ -146,14 +139,10 @@ class Authorizer:
         return error("rate_limited", key=row.event.pubkey, rate=buckets.rate.per_s, retry_after_s=wait_s)
 
     def _charge_mesh(self, row: EventRow, boot_ns: int) -> PosthouseError | None:
-        refusal = self._mesh_rates.charge(row.mesh, self.limits_of(row.mesh), len(row.raw), boot_ns)
+        refusal = self._mesh_rates.charge(row.mesh, self.meshes.limited[row.mesh], len(row.raw), boot_ns)
         if refusal is not None:
             self._buckets(row).give_back(row.event.pubkey)
         return refusal
-
-    def limits_of(self, mesh: str) -> MeshLimits:
-        """Return the limits of a mesh that hold now; any thread may ask."""
-        return self._meshes.limits_of(mesh)
 
     def _buckets(self, row: EventRow) -> RateBuckets:
         return self._ephemerals if row.is_ephemeral else self._events

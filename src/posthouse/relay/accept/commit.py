@@ -9,15 +9,15 @@ later ones with the same destination. An event that a deletion of its author nam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from posthouse.model.deletion import Deletion
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import PROFILE, READER_KINDS
 from posthouse.model.lease import FenceTag, fence_error
-from posthouse.model.mesh_limits import NO_LIMITS
-from posthouse.relay.accept.quotas import LimitsOf, Quotas
+from posthouse.model.mesh_limits import MeshLimits
+from posthouse.relay.accept.quotas import Quotas
 from posthouse.relay.accept.submission import CommitEffects, Job, Submission
 from posthouse.relay.store.event_rows import EventRow, address_term
 from posthouse.relay.store.protocol import Unit
@@ -64,9 +64,12 @@ class KindHandlers(Protocol):
     """Makes the handlers of a group; implemented by posthouse.relay.messages.accept."""
 
     def open_group(
-        self, unit: Unit, rows: Sequence[EventRow], effects: CommitEffects, quotas: Quotas
+        self, unit: Unit, rows: Sequence[EventRow], effects: CommitEffects, quotas: Quotas | None
     ) -> dict[type, GroupHandler]:
-        """Return the handlers of a group by the type of payload they handle; those that add content take room."""
+        """Return the handlers of a group by the type of payload they handle; those that add content take room.
+
+        Without quotas there is room for everything.
+        """
         ...
 
 
@@ -89,11 +92,11 @@ def commit_group(
     unit: Unit,
     submissions: Sequence[Submission],
     kind_handlers: KindHandlers,
-    limits_of: LimitsOf = lambda _mesh: NO_LIMITS,
+    limited: Mapping[str, MeshLimits],
 ) -> CommittedGroup:
-    """Write the events of a group that may be written, and answer all of them."""
+    """Write the events of a group that may be written, and answer all of them; `limited` has meshes with limits."""
     jobs = [job for submission in submissions for job in submission.jobs]
-    group = _Group(unit, jobs, kind_handlers, Quotas(unit, limits_of))
+    group = _Group(unit, jobs, kind_handlers, Quotas(unit, limited) if limited else None)
     for submission in submissions:
         blocked: set[Destination] = set()
         for job in submission.jobs:
@@ -106,17 +109,22 @@ def commit_group(
 class _Group:
     """Decisions about the events of a group, in order, and the rows to be written together."""
 
-    def __init__(self, unit: Unit, jobs: Sequence[Job], kind_handlers: KindHandlers, quotas: Quotas) -> None:
+    def __init__(self, unit: Unit, jobs: Sequence[Job], kind_handlers: KindHandlers, quotas: Quotas | None) -> None:
         self._unit = unit
         self._quotas = quotas
         self.effects = CommitEffects()
         rows = [job.row for job in jobs if job.row is not None and not job.row.is_ephemeral]
         self._handlers = kind_handlers.open_group(unit, rows, self.effects, quotas)
-        self._known = unit.known([row.event.id for row in rows if self._needs_id_check(row)])
-        addresses = {row.address for row in rows if row.address is not None}
-        found = unit.find_tombstones([row.event.id for row in rows], addresses)
+        unchecked = [row.event.id for row in rows if self._needs_id_check(row)]
+        self._known = unit.known(unchecked) if unchecked else {}
         #: what deletions block, those of this group included
-        self._blocked_ids, self._deleted_through = set(found.ids), dict(found.addresses)
+        self._blocked_ids: set[tuple[str, str]] = set()
+        self._deleted_through: dict[bytes, int] = {}
+        if unit.has_tombstones:
+            addresses = {row.address for row in rows if row.address is not None}
+            found = unit.find_tombstones([row.event.id for row in rows], addresses)
+            self._blocked_ids |= found.ids
+            self._deleted_through |= found.addresses
         self._answers: list[Answer | _Fresh] = []
         self._fresh: list[EventRow] = []
         #: event id -> index of its row among the fresh ones
@@ -211,7 +219,7 @@ class _Group:
         return refusal or self._room_error(row) or self._fencing_error(row) or row
 
     def _room_error(self, row: EventRow) -> PosthouseError | None:
-        return None if row.is_ephemeral else self._quotas.take(row)
+        return None if row.is_ephemeral or self._quotas is None else self._quotas.take(row)
 
     def _note_deletion(self, row: EventRow) -> None:
         if not isinstance(row.payload, Deletion):

@@ -29,7 +29,7 @@ class Deletions:
     #: duplicates are detected by their event id only
     check_ids_through_ns = INT64_MAX
 
-    def __init__(self, unit: Unit, relay: str, effects: CommitEffects, quotas: Quotas) -> None:
+    def __init__(self, unit: Unit, relay: str, effects: CommitEffects, quotas: Quotas | None) -> None:
         self._unit = unit
         self._quotas = quotas
         self._relay = relay
@@ -45,7 +45,8 @@ class Deletions:
         if refusal is None and row.event.pubkey != self._relay:
             own = [each for each in self._unit.find_contents(_deletion(row).ids) if each.author == row.event.pubkey]
             refusal = next(filter(None, (_mismatch(row, each) for each in own)), None)
-        refusal = refusal or self._quotas.take(row)
+        if refusal is None and self._quotas is not None:
+            refusal = self._quotas.take(row)
         if refusal is not None:
             return refusal
         self._fresh.add(row.event.id)

@@ -72,6 +72,7 @@ class GroupCommitter:
 
     def __init__(self, store: RelayStore, clock: Clock) -> None:
         self._store = store
+        self._commits = store.commit_clock()
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._urgent: list[_Waiting] = []
@@ -169,16 +170,19 @@ class GroupCommitter:
         failure: BaseException | None,
     ) -> None:
         self._count_ahead(-1, is_urgent)
-        committed_ns = self._store.committed_ns()
-        self.observer.observe("posthouse_relay_commit_seconds", (committed_ns - started_ns) / SECOND_NS)
         if failure is not None:
             self._fail(parts, is_urgent, failure)
         else:
             for part, result in zip(parts, results or (), strict=True):
-                _guard(partial(part.handler.on_committed, part.jobs, result))
-            if is_urgent:  # its events are written to all subscribers now
-                lag_ns = self._clock.boot_ns() - committed_ns
-                self.observer.observe("posthouse_relay_event_lag_seconds", lag_ns / SECOND_NS)
+                try:
+                    part.handler.on_committed(part.jobs, result)
+                except Exception:  # a defect in one handler must not keep the others from their results
+                    log.exception("commit_callback_failed")
+        committed_ns = self._commits.committed_ns
+        self.observer.observe("posthouse_relay_commit_seconds", (committed_ns - started_ns) / SECOND_NS)
+        if is_urgent and failure is None:  # its events are written to all subscribers now
+            lag_ns = self._clock.boot_ns() - committed_ns
+            self.observer.observe("posthouse_relay_event_lag_seconds", lag_ns / SECOND_NS)
         self.flush()
         if self._is_deferred_due:
             self._flush_due()

@@ -86,8 +86,10 @@ class Mesh:
     #: (kind, prefix of d) -> rule
     fence_rules: dict[tuple[int, str], FenceRule] = field(default_factory=dict)
     limit_sets: dict[LimitSource, MeshLimits] = field(default_factory=lambda: dict.fromkeys(LimitSource, NO_LIMITS))
-    #: of both sets the stricter limits; other threads read it
+    #: of both sets the stricter limits
     limits: MeshLimits = NO_LIMITS
+    #: of the whole relay: the limits of the meshes that have any
+    limited: dict[str, MeshLimits] = field(default_factory=dict)
     #: of the whole relay
     retired: Mapping[str, RetiredKey] = field(default_factory=dict)
     #: new keys of members that wait for the approval of an admin
@@ -210,6 +212,10 @@ class Mesh:
         """Change one set of limits."""
         self.limit_sets[source] = limits
         self.limits = stricter(self.limit_sets[LimitSource.MESH], self.limit_sets[LimitSource.RELAY])
+        if self.limits == NO_LIMITS:
+            self.limited.pop(self.row.mesh, None)
+        else:
+            self.limited[self.row.mesh] = self.limits
 
     def clear_rights(self) -> None:
         """Clear the cache of rights, after a change that rights depend on, and let the watchers look again."""
@@ -226,6 +232,8 @@ class Meshes:
         self.retired = {row.node: row for row in rows.retired_keys}
         #: and those whose end is in the transaction that runs; the writer's thread changes and reads it
         self.retiring = dict(self.retired)
+        #: limits that hold now, of the meshes that have any; any thread may read it
+        self.limited: dict[str, MeshLimits] = {}
         #: answers of `has_member`, until a mesh changes
         self._has_member: dict[str, bool] = {}
         self._meshes = {row.mesh: self._watched(row) for row in rows.meshes if row.state is not MeshState.DELETED}
@@ -296,6 +304,7 @@ class Meshes:
     def drop(self, mesh: str) -> None:
         """Remove a mesh that was deleted; its name stays taken."""
         self._deleted.add(mesh)
+        self.limited.pop(mesh, None)
         if self._meshes.pop(mesh, None) is not None:
             self._notify(mesh)
 
@@ -310,11 +319,6 @@ class Meshes:
                 self._has_member.clear()
             known = self._has_member[node] = any(mesh.role(node) is not None for mesh in self._meshes.values())
         return known
-
-    def limits_of(self, mesh: str) -> MeshLimits:
-        """Return the limits of a mesh that hold now; any thread may ask."""
-        found = self._meshes.get(mesh)
-        return NO_LIMITS if found is None else found.limits
 
     def put(self, row: MeshRow) -> None:
         """Add a mesh, or change it."""
@@ -372,7 +376,8 @@ class Meshes:
         return error("key_rotated", node=node, successor=self.successor(row.successor))
 
     def _watched(self, row: MeshRow) -> Mesh:
-        return Mesh(row, on_rights_changed=partial(self._notify, row.mesh), retired=self.retired)
+        on_rights_changed = partial(self._notify, row.mesh)
+        return Mesh(row, on_rights_changed=on_rights_changed, retired=self.retired, limited=self.limited)
 
     def _notify(self, mesh: str) -> None:
         self._has_member.clear()

@@ -77,8 +77,10 @@ class AcceptPath:
         self.other_relays: OtherRelays | None = None
         #: None: events are not traced
         self.tracer: Tracer | None = None
-        #: how many events were accepted, were known already, were passed on only, were refused
-        self.counts = {"accepted": 0, "duplicate": 0, "ephemeral": 0, "refused": 0}
+        #: how many events were stored, were known already, were passed on only
+        self.accepted = {"stored": 0, "duplicate": 0, "ephemeral": 0}
+        #: code -> how many events were refused
+        self.refused: dict[str, int] = {}
 
     def open_submitter(self, on_answers: OnAnswers, payer: str | None = None) -> Submitter:
         """Return the entry of one connection; `payer` pays for events of keys that may not write."""
@@ -103,16 +105,22 @@ class AcceptPath:
 
     def statistics(self) -> dict[str, int]:
         """Return how many events are on the path, and how many have gone through."""
-        return self.counts | {"events_on_the_way": self._events, "bytes_on_the_way": self._bytes}
+        counts = self.accepted | {"refused": sum(self.refused.values())}
+        return counts | {"events_on_the_way": self._events, "bytes_on_the_way": self._bytes}
 
     def enter(self, submission: Submission) -> None:
         """Verify a submission, or raise store_busy; called by its submitter."""
         jobs = submission.jobs
-        if self._is_closed:
-            raise error("relay_stopping")
-        if self._events and (self._events + len(jobs) > MAX_EVENTS or self._bytes + submission.size > MAX_BYTES):
-            raise error("store_busy", items=self._events, bytes=self._bytes)
-        self._authorizer.strangers.check(submission.submitter.payer)
+        try:
+            if self._is_closed:
+                raise error("relay_stopping")
+            if self._events and (self._events + len(jobs) > MAX_EVENTS or self._bytes + submission.size > MAX_BYTES):
+                raise error("store_busy", items=self._events, bytes=self._bytes)
+            if submission.submitter.payer in self._authorizer.strangers.charged:
+                self._authorizer.strangers.check(submission.submitter.payer)
+        except PosthouseError as refusal:
+            self.refused[refusal.code] = self.refused.get(refusal.code, 0) + len(jobs)
+            raise
         if self.tracer is not None:
             submission.entered_ns = self.tracer.now_ns()
         is_alone = not self._events
@@ -159,7 +167,7 @@ class AcceptPath:
         """Authorize verified submissions and commit them."""
         self._authorizer.authorize([job for submission in ready for job in submission.jobs])
         for submission in ready:
-            submission.authorized_at = self._authorizer.meshes_changed_at
+            submission.authorized_at = self._authorizer.meshes.changed_at
             first = submission.jobs[0]
             if first.row is None and first.refusal is not None and not submission.is_list:
                 self._finish([submission], [Declined(first.event_id, first.refusal)])  # the store cannot know it
@@ -173,8 +181,10 @@ class AcceptPath:
             self.other_relays.check_term()
         if unit.meshes_changed_at > min([submission.authorized_at for submission in submissions]):
             raise MeshesChanged
-        self._authorizer.refuse_retired([job for submission in submissions for job in submission.jobs])
-        return commit_group(unit, submissions, self._kind_handlers, self._authorizer.limits_of)
+        meshes = self._authorizer.meshes
+        if meshes.retiring:
+            self._authorizer.refuse_retired([job for submission in submissions for job in submission.jobs])
+        return commit_group(unit, submissions, self._kind_handlers, meshes.limited)
 
     def on_committed(self, submissions: Sequence[Submission], result: CommittedGroup) -> None:
         """Answer a group, then give its effects to reader sessions; called by the committer."""
@@ -195,7 +205,7 @@ class AcceptPath:
         """Decide again about a group: memory knows by now what another relay changed before its transaction."""
         self._authorizer.authorize_again([job for submission in submissions for job in submission.jobs])
         for submission in submissions:
-            submission.authorized_at = self._authorizer.meshes_changed_at
+            submission.authorized_at = self._authorizer.meshes.changed_at
             self._committer.submit(self, submission, events=len(submission.jobs), size=submission.size)
         self._committer.flush()
 
@@ -234,17 +244,18 @@ class AcceptPath:
     def _note_accepted(self, job: Job, answer: Accepted, committed: list[Committed]) -> None:
         row = job.row
         if answer.duplicate or row is None:
-            self.counts["duplicate"] += 1
+            self.accepted["duplicate"] += 1
             self._authorizer.give_back(job)
             return
         if isinstance(answer, ConfirmationAccepted):  # a confirmation with an effect is free
             self._authorizer.give_back(job)
-        self.counts["ephemeral" if answer.seq is None else "accepted"] += 1
+        self.accepted["ephemeral" if answer.seq is None else "stored"] += 1
         committed.append(Committed(answer.seq, row.event, row.raw, row.mesh, row.recipient))
 
     def _note_refused(self, job: Job, answer: Declined) -> None:
-        self.counts["refused"] += 1
-        self._refusals.note(answer.error.code, None if job.row is None else job.row.event.pubkey)
+        code = answer.error.code
+        self.refused[code] = self.refused.get(code, 0) + 1
+        self._refusals.note(code, None if job.row is None else job.row.event.pubkey)
         if isinstance(answer.error, Transient):  # nothing is wrong with the event: its retry pays
             self._authorizer.give_back(job)
 
@@ -270,9 +281,9 @@ def _guard(listener: Callable[[Sequence[T]], None], values: Sequence[T]) -> None
         log.exception("listener_failed")
 
 
-def _mesh_error(mesh: str, event: Event) -> PosthouseError | None:
+def _mesh_error(mirrored: str, _event: Event, mesh: str) -> PosthouseError | None:
     """Return the refusal of an event of another mesh than the one that its mirror may write."""
-    return None if event.mesh == mesh else error("mirror_refused", reason=f"it is of the mesh {event.mesh}")
+    return None if mesh == mirrored else error("mirror_refused", reason=f"it is of the mesh {mesh}")
 
 
 def _declined(submissions: Sequence[Submission], refusal: PosthouseError) -> list[Answer]:

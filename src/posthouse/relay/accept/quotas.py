@@ -8,7 +8,7 @@ because queues would not drain without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import DELETION
@@ -16,23 +16,21 @@ from posthouse.model.mesh_limits import MeshLimits, OnFull
 from posthouse.relay.store.event_rows import EventRow, Usage
 from posthouse.relay.store.protocol import Unit
 
-#: Return the limits of a mesh that hold now.
-LimitsOf = Callable[[str], MeshLimits]
 _DELETION_SHARE = 10  # a tenth of the limits is for deletions
 
 
 class Quotas:
     """The room that a group takes."""
 
-    def __init__(self, unit: Unit, limits_of: LimitsOf) -> None:
+    def __init__(self, unit: Unit, limited: Mapping[str, MeshLimits]) -> None:
         self._unit = unit
-        self._limits_of = limits_of
+        self._limited = limited
         self._usage: dict[str, Usage] = {}
 
     def take(self, row: EventRow) -> PosthouseError | None:
         """Take the room of a new event, or return mesh_full."""
-        limits = self._limits_of(row.mesh)
-        if not limits.is_bounded:
+        limits = self._limited.get(row.mesh)
+        if limits is None or not limits.is_bounded:
             return None
         usage = self._usage.get(row.mesh)
         if usage is None:

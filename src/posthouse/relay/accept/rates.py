@@ -8,6 +8,8 @@ together never grant more than the rate.
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
@@ -38,7 +40,8 @@ class RateBuckets:
         self.whole_rate = rate
         self._share = share or RateShare()
         self._max_keys = max_keys
-        self._buckets: dict[str, Bucket] = {}
+        #: of the keys that took something lately
+        self.by_key: dict[str, Bucket] = {}
 
     @property
     def rate(self) -> Rate:
@@ -47,36 +50,37 @@ class RateBuckets:
 
     def take(self, key: str, now_ns: int, tokens: int = 1) -> int:
         """Take tokens and return 0, or return the nanoseconds until there are enough."""
-        bucket, rate = self._buckets.get(key), self.rate
+        bucket, rate = self.by_key.get(key), self.rate
         if bucket is None:
-            if len(self._buckets) >= self._max_keys:
+            if len(self.by_key) >= self._max_keys:
                 self._drop_full(now_ns)
             bucket = full_bucket(rate, now_ns)
-        self._buckets[key], wait_ns = take(bucket, rate, now_ns, tokens)
+        self.by_key[key], wait_ns = take(bucket, rate, now_ns, tokens)
         return wait_ns
 
     def wait_ns(self, key: str, now_ns: int) -> int:
         """Return the nanoseconds until a key has a token, without taking it."""
-        bucket = self._buckets.get(key)
+        bucket = self.by_key.get(key)
         return 0 if bucket is None else take(bucket, self.rate, now_ns)[1]
 
     def give_back(self, key: str, tokens: int = 1) -> None:
         """Give tokens back: their event turned out to be free."""
-        bucket = self._buckets.get(key)
+        bucket = self.by_key.get(key)
         if bucket is not None:
             level = min(bucket.level + tokens * SECOND_NS, self.rate.burst * SECOND_NS)
-            self._buckets[key] = Bucket(level, bucket.at_ns)
+            self.by_key[key] = Bucket(level, bucket.at_ns)
 
     def __len__(self) -> int:
-        return len(self._buckets)
+        return len(self.by_key)
 
     def _drop_full(self, now_ns: int) -> None:
         rate = self.rate
-        kept = {key: bucket for key, bucket in self._buckets.items() if not is_full(bucket, rate, now_ns)}
+        kept = {key: bucket for key, bucket in self.by_key.items() if not is_full(bucket, rate, now_ns)}
         if len(kept) > self._max_keys // 2:
             newest = sorted(kept.items(), key=lambda entry: entry[1].at_ns)[-(self._max_keys // 2) :]
             kept = dict(newest)
-        self._buckets = kept
+        self.by_key.clear()
+        self.by_key.update(kept)
 
 
 STRANGER_RATE = Rate(20, 500)  # refused events and logins of one address: a mistake is forgiven, a flood is not
@@ -88,6 +92,8 @@ class Strangers:
     def __init__(self, clock: Clock, share: RateShare, rate: Rate = STRANGER_RATE) -> None:
         self._clock = clock
         self._buckets = RateBuckets(rate, share=share)
+        #: payers that may have nothing left
+        self.charged: Container[str | None] = self._buckets.by_key
 
     def check(self, payer: str | None) -> None:
         """Raise stranger_rate_exceeded if a payer has nothing left."""

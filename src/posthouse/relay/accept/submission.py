@@ -91,14 +91,14 @@ class Submitter:
         self,
         enter: Callable[[Submission], None],
         on_answers: OnAnswers,
-        right_error: Callable[[Event], PosthouseError | None] = lambda _event: None,
+        right_error: Callable[[Event, str], PosthouseError | None] = lambda _event, _mesh: None,
         payer: str | None = None,
         mirrored_by: str | None = None,
     ) -> None:
         self._enter = enter
         #: the node that brings events of another relay; None: they come from their authors
         self.mirrored_by = mirrored_by
-        #: returns why the author that an event claims may not write it; called before the signature is verified
+        #: returns why the author that an event claims may not write to its mesh; called before the signature is known
         self.right_error = right_error
         #: the node or address whose rate pays for events without rights; None: nothing pays
         self.payer = payer

@@ -49,11 +49,11 @@ def verify_job(job: Job) -> None:
         event, text = read_event(job.raw)
         job.event_id = event.id
         check_publishable(event)
-        canonical = check_structure(event)
-        if (refusal := job.submission.submitter.right_error(event)) is not None:
+        canonical, mesh = check_structure(event), event.mesh
+        if (refusal := job.submission.submitter.right_error(event, mesh)) is not None:
             raise refusal  # a key that may not write costs no signature
         verify(event.pubkey, canonical, event.sig)
-        row = event_row(event, canonical, text)
+        row = event_row(event, canonical, text, mesh)
         mirrored_by = job.submission.submitter.mirrored_by
         job.row = row if mirrored_by is None else mirrored_row(row, mirrored_by)
     except PosthouseError as refusal:
@@ -111,9 +111,11 @@ class _LoneVerifier:
         """Verify the first jobs if they are cheap; return how many were verified."""
         if self._is_used or len(jobs[0].raw) > LONE_BYTES or (len(jobs) > 1 and _BATCH_MARK not in jobs[0].raw):
             return 0
-        self._is_used = True
-        self._loop.call_soon(self._reset)
-        return _verify_for_slice(jobs, self._now_ns, LONE_SLICE_NS)
+        count = _verify_for_slice(jobs, self._now_ns, LONE_SLICE_NS)
+        if jobs[0].row is None:  # refused, so that the path is free again; a valid event is on it until its commit
+            self._is_used = True
+            self._loop.call_soon(self._reset)
+        return count
 
     def _reset(self) -> None:
         self._is_used = False

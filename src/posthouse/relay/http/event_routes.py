@@ -24,7 +24,6 @@ from posthouse.model.node import DEFAULT_MESH, validate_node_id
 from posthouse.model.strict_json import refuse_duplicate_keys
 from posthouse.relay.context import RelayCall
 from posthouse.relay.http import schemas
-from posthouse.relay.metrics import count_answers
 from posthouse.relay.wire.accept_results import Accepted, ReplacingAccepted
 from posthouse.relay.wire.accept_results import Answer as Verdict
 from posthouse.relay.wire.lock_operations import Resource
@@ -77,11 +76,8 @@ async def publish_events(call: RelayCall) -> HttpResponse:
     data = await call.read(call.context.limits.body_bytes)
     events = _split(data)
     if events is None:
-        verdict = await call.context.engine.accept(data, call.payer)
-        count_answers(call.context.meters, [verdict])
-        return _answer(verdict)
+        return _answer(await call.context.engine.accept(data, call.payer))
     verdicts = await call.context.engine.accept_many(events, call.payer)
-    count_answers(call.context.meters, verdicts)
     return json_response({"results": [_result(verdict) for verdict in verdicts]}, MULTI_STATUS)
 
 

@@ -91,19 +91,19 @@ class MessageHandlers:
         self._audience = Audience()
 
     def open_group(
-        self, unit: Unit, rows: Sequence[EventRow], effects: CommitEffects, quotas: Quotas
+        self, unit: Unit, rows: Sequence[EventRow], effects: CommitEffects, quotas: Quotas | None
     ) -> dict[type, GroupHandler]:
         """Return the handlers of a group by the type of payload they handle."""
         handlers: dict[type, GroupHandler] = {}
-        messages = [row.payload for row in rows if isinstance(row.payload, Addressed)]
-        confirmations = [row.payload for row in rows if isinstance(row.payload, Confirmation)]
-        if messages:
+        payloads = {type(row.payload) for row in rows}
+        if Addressed in payloads:
+            messages = [row.payload for row in rows if isinstance(row.payload, Addressed)]
             handlers[Addressed] = Messages(unit, self.settings, self._audience, messages, effects, quotas)
-        if confirmations:
+        if Confirmation in payloads:
             handlers[Confirmation] = Confirmations(unit, self.settings, effects, self._successor)
-        if any(isinstance(row.payload, Receipt) for row in rows):
+        if Receipt in payloads:
             handlers[Receipt] = Receipts(unit, self.settings, effects, self._successor)
-        if any(isinstance(row.payload, Deletion) for row in rows):
+        if Deletion in payloads:
             # the last: it finds what the others wrote
             handlers[Deletion] = Deletions(unit, self._relay, effects, quotas)
         return handlers
@@ -119,7 +119,7 @@ class Messages:
         audience: Audience,
         messages: Sequence[Addressed],
         effects: CommitEffects,
-        quotas: Quotas,
+        quotas: Quotas | None,
     ) -> None:
         self._unit = unit
         self._quotas = quotas
@@ -155,7 +155,7 @@ class Messages:
         recipients = self._find_recipients(row, addressed)
         if isinstance(recipients, PosthouseError):
             return recipients
-        if (full := self._quotas.take(row)) is not None:
+        if self._quotas is not None and (full := self._quotas.take(row)) is not None:
             return full
         for queue in recipients.queued:
             queue.added += 1
@@ -175,7 +175,8 @@ class Messages:
         chosen = dict.fromkeys(self._recipients.values())
         self._queues.write([queue for each in chosen for queue in (each.sender, *each.queued, *each.blocked)])
         for row, seq in accepted:
-            event, addressed = row.event, _addressed(row)
+            event, addressed = row.event, row.payload
+            assert isinstance(addressed, Addressed)
             message, recipients, key = addressed.message, self._recipients[event.id], bytes.fromhex(event.id)
             sender, topic = recipients.sender.queue_id, message.destination_ref if message.recipient is None else None
             agent, to_agent, client_message_id = message.from_agent, message.to_agent, message.client_message_id

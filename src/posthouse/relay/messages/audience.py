@@ -46,8 +46,9 @@ class MeshAudience:
         """
         mesh = self._mesh.row.mesh
         if recipient is not None:
-            reader = self._successor(recipient)
-            is_member = (self._mesh.row.is_open or reader in self._mesh.members) and reader not in self._mesh.retired
+            retired = self._mesh.retired
+            reader = self._successor(recipient) if recipient in retired else recipient
+            is_member = (self._mesh.row.is_open or reader in self._mesh.members) and reader not in retired
             return (reader,) if is_member else error("member_unknown", node=recipient, mesh=mesh)
         if topic not in self._mesh.topics:
             return error("topic_unknown", topic=topic, mesh=mesh)

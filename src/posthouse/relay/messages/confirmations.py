@@ -42,8 +42,9 @@ T = TypeVar("T")
 
 
 class _Effect(NamedTuple, Generic[T]):
-    #: queue id of the sender
-    sender: int
+    #: the key that stands for the sender today, and its queue id
+    sender: str
+    sender_id: int
     #: what has an effect
     items: list[T]
     ignored: tuple[Ignored, ...]
@@ -128,18 +129,17 @@ class Confirmations(_ReadersEvents[DeliveryRow]):
         if reader is not None and closing:
             opened = len([each for each in closing if each.state in OPEN])
             deliveries.confirm(reader.queue_id, [each.seq for each in closing], opened, len(closing) - opened)
-        return _Effect(sender_id, closing, ignored)
+        return _Effect(author, sender_id, closing, ignored)
 
     def _write(self, row: EventRow, seq: int, effect: _Effect[DeliveryRow]) -> ConfirmationAccepted:
         event_id, reader, now_ns = row.event.id, row.event.pubkey, self._unit.now_ns
-        sender = self._successor(_confirmation(row).sender)
         ids, seqs = [each.id for each in effect.items], tuple([each.seq for each in effect.items])
         items = [_Item(each.id, each.was_stored, now_ns) for each in effect.items]
         body = {"ids": ids, "was_stored": [each.was_stored for each in effect.items], "confirmation": event_id}
-        command = command_text("CONFIRMED", items, msgspec.Raw(row.raw))
-        self._commit_effects.confirmed.append(Confirmed(row.mesh, reader, sender, seqs, seq, command))
-        self._keep_copy(effect.sender, seq, items)
+        self._keep_copy(effect.sender_id, seq, items)
         self._unit.append("delivery.confirmed", mesh=row.mesh, actor=reader, ref=reader, body=body)
+        command = command_text("CONFIRMED", items, msgspec.Raw(row.raw))
+        self._commit_effects.confirmed.append(Confirmed(row.mesh, reader, effect.sender, seqs, seq, command))
         return ConfirmationAccepted(event_id, seq, False, tuple(ids), effect.ignored)
 
 
@@ -173,19 +173,18 @@ class Receipts(_ReadersEvents[ReceiptItem]):
                 [(found[each.id].seq, queue_id, each.state.value, each.at_ms, each.reason) for each in kept]
             )
         ignored = tuple([Ignored(id_, reason) for id_, reason in reasons.items() if reason is not None])
-        return _Effect(sender_id, kept, ignored)
+        return _Effect(author, sender_id, kept, ignored)
 
     def _write(self, row: EventRow, seq: int, effect: _Effect[ReceiptItem]) -> ReceiptAccepted:
         event_id, receipt = row.event.id, _receipt(row)
         items = [_ReceiptItem(each.id, each.state.value, each.at_ms, each.reason) for each in effect.items]
         ids = tuple([each.id for each in items])
-        command = command_text("RECEIPT", items, msgspec.Raw(row.raw))
-        sender = self._successor(receipt.sender)
-        self._commit_effects.confirmed.append(Confirmed(row.mesh, receipt.reader, sender, (), seq, command))
-        self._keep_copy(effect.sender, seq, items)
+        self._keep_copy(effect.sender_id, seq, items)
         body = {"ids": ids, "states": [each.state for each in items], "at_ms": [each.at_ms for each in items]}
         body |= {"receipt": event_id} | ({"agent": receipt.agent} if receipt.agent else {})
         self._unit.append("delivery.receipt", mesh=row.mesh, actor=receipt.reader, ref=receipt.reader, body=body)
+        command = command_text("RECEIPT", items, msgspec.Raw(row.raw))
+        self._commit_effects.confirmed.append(Confirmed(row.mesh, receipt.reader, effect.sender, (), seq, command))
         return ReceiptAccepted(event_id, seq, False, ids, effect.ignored)
 
 

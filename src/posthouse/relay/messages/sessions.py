@@ -73,6 +73,10 @@ class ReaderSessions:
         self.clock = clock
         self.settings = settings
         self.observer: MetricsObserver = NullObserver()
+        #: deliveries sent, by where they came from
+        self.sent = {"tail": 0, "queue": 0}
+        #: state -> deliveries that ended in it
+        self.closed: dict[str, int] = {}
         #: None: deliveries are not traced
         self.tracer: Tracer | None = None
         self._meshes = meshes
@@ -154,7 +158,7 @@ class ReaderSessions:
     def apply_closed(self, closed: ClosedDeliveries) -> None:
         """Take deliveries that have ended out of flight in the sessions of their reader."""
         if closed.state:
-            self.observer.count("posthouse_relay_deliveries_closed_total", closed.state, by=len(closed.seqs))
+            self.closed[closed.state] = self.closed.get(closed.state, 0) + len(closed.seqs)
         for session in self._open.get((closed.mesh, closed.node), ()):
             session.settle(closed.seqs, closed.failure)
 
@@ -276,8 +280,7 @@ class ReaderSessions:
     def note_sent(self, session: ReaderSession, seqs: Sequence[int], *, was_stored: bool, record_body: str) -> None:
         """Mark deliveries as sent, in the background."""
         mesh, node = session.name
-        source = "queue" if was_stored else "tail"
-        self.observer.count("posthouse_relay_deliveries_total", source, by=len(seqs))
+        self.sent["queue" if was_stored else "tail"] += len(seqs)
         self._deferred.defer(
             session.name,
             lambda unit: unit.deliveries.mark_sent(mesh, node, seqs, was_stored=was_stored, record_body=record_body),
@@ -350,7 +353,7 @@ class ReaderSessions:
     def _apply_confirmed(self, confirmed: Sequence[Confirmed]) -> None:
         by_sender: dict[Name, list[Confirmed]] = {}
         for each in confirmed:
-            self.observer.count("posthouse_relay_deliveries_closed_total", "confirmed", by=len(each.seqs))
+            self.closed["confirmed"] = self.closed.get("confirmed", 0) + len(each.seqs)
             for session in self._open.get((each.mesh, each.reader), ()):
                 session.settle(each.seqs)
             if (each.mesh, each.sender) in self._open:

@@ -120,12 +120,13 @@ class TailCursor(Generic[FreshT, PageT]):
             self._is_passed = True
             return
         fresh = [each for each in committed if each.seq > self.position]
-        sendable = fresh[: self.room]
-        if sendable and not self.peer.has_room(sum([len(each.text) for each in sendable]), len(sendable)):
-            sendable = []
-        if sendable:
-            self.send_fresh(sendable)
-        if len(sendable) < len(fresh):
+        sizes = [len(each.text) for each in fresh]
+        count = min(len(fresh), self.room)
+        if count > 0 and self.peer.has_room(sum(sizes[:count]), count):
+            self.send_fresh(fresh[:count])
+            if count == len(fresh):
+                return
+        if fresh:
             self.fall_behind()
 
     def fall_behind(self) -> None:

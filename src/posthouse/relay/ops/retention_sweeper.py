@@ -20,7 +20,7 @@ import structlog
 
 from posthouse.model.clock import Clock, SteadyTime
 from posthouse.model.errors import PosthouseError
-from posthouse.model.mesh_limits import MeshLimits, has_reached
+from posthouse.model.mesh_limits import NO_LIMITS, MeshLimits, has_reached
 from posthouse.relay.accept.mesh_registry import Meshes
 from posthouse.relay.metrics import Meters, MetricsObserver, NullObserver
 from posthouse.relay.store.event_rows import SweptEvents, Usage
@@ -87,7 +87,7 @@ class RetentionSweeper:
         meters.watch("posthouse_relay_clock_steady", self._time.is_steady)
 
     def _count_full(self) -> int:
-        found = [(self._meshes.limits_of(mesh), usage) for mesh, usage in self._usage.items()]
+        found = [(self._meshes.limited.get(mesh, NO_LIMITS), usage) for mesh, usage in self._usage.items()]
         return sum([has_reached(limits, *usage) for limits, usage in found])
 
     async def sweep(self) -> int:

@@ -162,16 +162,6 @@ class ClosingDeliveries(ABC):
         has_more = ended and len(ended) == len(rows)
         return SweptRecords(lasting[-1] if lasting else after_seq, ended[-1][0] if has_more else None)
 
-    def keep_confirmation(self, queue_id: int, seq: int, ids: int, items: str, reserve: int) -> None:
-        waiting = self._add_confirmation(queue_id, seq, ids, items)
-        while waiting > reserve:
-            waiting -= self._drop_oldest(queue_id, waiting - reserve, seq)
-
-    def drop_confirmations(self, mesh: str, node: str, through_seq: int) -> None:
-        queue_id = self._queue_id(mesh, node)
-        if queue_id is not None:
-            self._drop_through(queue_id, through_seq)
-
     def note_read(self, mesh: str, node: str, seqs: Sequence[int]) -> ClosedDeliveries:
         queue_id = self._queue_id(mesh, node)
         found = self._open_among(queue_id, seqs)
@@ -183,8 +173,12 @@ class ClosingDeliveries(ABC):
         self._journal.append("delivery.confirmed", mesh=mesh, actor=node, ref=node, body=body)
         return ClosedDeliveries(mesh, node, read, "confirmed")
 
-    def _drop_oldest(self, queue_id: int, excess: int, newest: int) -> int:
+    def _drop_excess(self, queue_id: int, excess: int, newest: int) -> None:
         """Drop the oldest confirmations until so many ids are gone, but never the newest one."""
+        while excess > 0:
+            excess -= self._drop_oldest(queue_id, excess, newest)
+
+    def _drop_oldest(self, queue_id: int, excess: int, newest: int) -> int:
         dropped, through = 0, 0
         for seq, ids in self._oldest_confirmations(queue_id):
             if dropped >= excess or seq == newest:
@@ -268,10 +262,6 @@ class ClosingDeliveries(ABC):
     @abstractmethod
     def _open_among(self, queue_id: int | None, seqs: Sequence[int]) -> Found:
         """Return (seq, id, was_stored) of the open rows among these."""
-
-    @abstractmethod
-    def _add_confirmation(self, queue_id: int, seq: int, ids: int, items: str) -> int:
-        """Keep a confirmation for its reader; return how many ids wait."""
 
     @abstractmethod
     def _oldest_confirmations(self, queue_id: int) -> Found: ...

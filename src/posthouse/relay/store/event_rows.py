@@ -288,13 +288,13 @@ class ConfirmationRecord(msgspec.Struct, frozen=True, gc=False):
     ids: tuple[str, ...]
 
 
-def event_row(event: Event, canonical: bytes, text: bytes | None = None) -> EventRow:
+def event_row(event: Event, canonical: bytes, text: bytes | None = None, mesh: str | None = None) -> EventRow:
     """Return everything that is written of an event.
 
-    `canonical` and `text` (as encode_event returns it) are arguments because callers have them already. Raises
+    `canonical`, `text` (as encode_event returns it) and `mesh` are arguments because callers have them already. Raises
     message_malformed, confirmation_malformed and the like for kinds whose tags have a meaning.
     """
-    size, mesh, kind, expiration_s = len(canonical), event.mesh, event.kind, event.expiration_s
+    size, mesh, kind, expiration_s = len(canonical), mesh or event.mesh, event.kind, event.expiration_s
     record_type, record_body, recipient = "event.accepted", _NO_FIELDS, None
     payload: Addressed | Confirmation | Receipt | Deletion | None = None
     if kind == MESSAGE:

@@ -240,6 +240,11 @@ class Unit(KeyUnit, Protocol):
         """Return the newest events of an address that were created up to a time and are not erased."""
         ...
 
+    @property
+    def has_tombstones(self) -> bool:
+        """False only if no deletion blocks anything."""
+        ...
+
     def find_tombstones(self, ids: Sequence[str], addresses: Collection[bytes]) -> Tombstones:
         """Return what deletions block among events with these ids and addresses."""
         ...
@@ -342,11 +347,19 @@ class LockStore(Protocol):
         ...
 
 
+class CommitClock(Protocol):
+    """The time of commits."""
+
+    #: boot time of the commit whose result a callback of `submit_with_callback` gets now
+    committed_ns: int
+
+
 class RelayStore(LockStore, CopyReads, Protocol):
     """A store of events, journal and meshes."""
 
-    def committed_ns(self) -> int:
-        """Return the boot time of the commit whose result a callback of `submit_with_callback` gets now."""
+    def commit_clock(self) -> CommitClock:
+        """Return what tells, on this loop, when a commit was made."""
+        ...
 
     @property
     def state(self) -> str:

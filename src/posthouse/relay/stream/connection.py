@@ -23,7 +23,6 @@ from posthouse.relay.context import RelayContext, features_of
 from posthouse.relay.locks.watches import LockWatch
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, REPLACED, SessionEnd
-from posthouse.relay.metrics import count_answers
 from posthouse.relay.wire.accept_results import QUEUE_FULL, Accepted, Answer, Declined
 from posthouse.relay.wire.frames import Command, command_text, list_text, read_commands, text_frame
 from posthouse.relay.wire.websocket import POLICY_VIOLATION, Frame, WebSocket, WebSocketConnection
@@ -90,6 +89,7 @@ class Connection(WebSocketConnection):
         self._read_lock = asyncio.Lock()
         self._reads = 0
         self._verbs = verbs
+        self._counted = context.meters.counter("posthouse_relay_commands_total")
         self._submitter = context.engine.open_submitter(self._answer, address)
         self._unwatch_rights = context.engine.meshes.watch_rights(self._check_rights)
         self._rate = Rate(limits.commands_per_s, limits.commands_burst)
@@ -193,7 +193,7 @@ class Connection(WebSocketConnection):
         """Submit events to the accept path, after those submitted before."""
         if not events:
             return
-        self.context.meters.count("posthouse_relay_commands_total", "EVENT", by=len(events))
+        self._counted["EVENT",] += len(events)
         try:
             self._submitter.submit(events)
         except PosthouseError as failure:
@@ -296,7 +296,7 @@ class Connection(WebSocketConnection):
 
     def _run_command(self, command: Command) -> None:
         verb = self._verbs.get(command.verb)
-        self.context.meters.count("posthouse_relay_commands_total", command.verb if verb else "unknown")
+        self._counted[command.verb if verb else "unknown",] += 1
         try:
             if verb is None or not verb.has_own_rate:
                 self.spend_rate()
@@ -317,14 +317,12 @@ class Connection(WebSocketConnection):
     def _answer(self, answered: Sequence[Answered]) -> None:
         if self.is_held_back and self._submitter.in_flight < self.context.limits.events_in_flight:
             self.hold_back(False)
-        answers = [each.answer for each in answered]
-        refused = [answer for answer in answers if isinstance(answer, Declined)]
         if self.ending is None:  # nothing follows a close frame
+            refused = [each.answer for each in answered if isinstance(each.answer, Declined)]
             texts = [_ok_text(*each) for each in answered]
             if refused:
                 texts += [text for each in refused if (text := queue_full_text(each)) is not None]
             self.write_buffer.write(text_frame(list_text(texts)))
-        count_answers(self.context.meters, answers)
 
     def _fault(self, failure: PosthouseError) -> None:
         self._faults += 1

@@ -235,7 +235,7 @@ class WebSocketConnection(ABC):
 
     def has_room(self, size: int, count: int) -> bool:
         """Return True if this many more messages may be written without waiting."""
-        return self.write_buffer.has_room(size, count)
+        return not self.write_buffer.was_behind or self.write_buffer.has_room(size, count)
 
     async def drain(self) -> None:
         """Wait until the peer has taken everything that was written, or is gone."""
@@ -320,7 +320,7 @@ class WebSocketConnection(ABC):
 
     async def _wait_for_room(self) -> None:
         await self._has_room.wait()
-        if self.write_buffer.unsent_bytes > HELD_BACK_BYTES:
+        if self.write_buffer.was_behind and self.write_buffer.unsent_bytes > HELD_BACK_BYTES:
             await self.write_buffer.drain()
 
     def _note_alive(self) -> None:

@@ -47,6 +47,8 @@ class WriteBuffer:
         #: (bytes sent once the frame is, events in it), oldest first, for frames that may be unsent
         self._ledger: deque[tuple[int, int]] = deque()
         self._unsent_events = 0
+        #: whether the kernel did not take all of the last write
+        self.was_behind = False
         #: frames and their events that wait for `uncork`; None: frames are written at once
         self._corked: list[tuple[bytes, int]] | None = None
         # Without a water mark every write is tried at once, so unsent bytes are those that the kernel did not take.
@@ -92,13 +94,17 @@ class WriteBuffer:
         if self._corked is not None:
             self._corked.append((frame, events))
             return
+        outlet = self._outlet
         self._transport.write(frame)
-        unsent = self._outlet.wrote(len(frame))
-        if not unsent:
+        outlet.written += len(frame)
+        self.was_behind = self._transport.get_write_buffer_size() > 0
+        if self.was_behind or outlet.counted or outlet.is_watched:
+            outlet.note_unsent()
+        if not self.was_behind:
             self._ledger.clear()
             self._unsent_events = 0
         elif events:
-            self._ledger.append((self._outlet.sent_bytes + unsent, events))
+            self._ledger.append((outlet.written, events))
             self._unsent_events += events
 
     def cork(self) -> None:

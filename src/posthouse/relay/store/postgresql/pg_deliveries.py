@@ -172,13 +172,18 @@ class PgDeliveries(ClosingDeliveries):
     def _open_among(self, queue_id: int | None, seqs: Sequence[int]) -> Found:
         return with_text_ids(self._db.rows(SQL.open_among, queue_id, list(seqs)))
 
-    def _add_confirmation(self, queue_id: int, seq: int, ids: int, items: str) -> int:
+    def keep_confirmation(self, queue_id: int, seq: int, ids: int, items: str, reserve: int) -> None:
         self._db.queue(SQL.add_waiting_confirmation, seq, queue_id, ids, items)
         waiting: int = self._db.value(SQL.add_confirmation_ids, queue_id, ids)
-        return waiting
+        if waiting > reserve:
+            self._drop_excess(queue_id, waiting - reserve, seq)
 
     def _oldest_confirmations(self, queue_id: int) -> Found:
         return self._db.rows(SQL.oldest_confirmations, queue_id)
+
+    def drop_confirmations(self, mesh: str, node: str, through_seq: int) -> None:
+        if (queue_id := self._queue_id(mesh, node)) is not None:
+            self._drop_through(queue_id, through_seq)
 
     def _drop_through(self, queue_id: int, seq: int) -> None:
         self._db.queue(SQL.drop_confirmations, queue_id, seq)

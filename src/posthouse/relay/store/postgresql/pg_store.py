@@ -36,7 +36,7 @@ from posthouse.relay.store.postgresql.pg_reads import EventReads
 from posthouse.relay.store.postgresql.pg_retention import RetentionTables, insert_derived
 from posthouse.relay.store.postgresql.pg_shared import PgShared, SharedTransaction
 from posthouse.relay.store.postgresql.pg_webhooks import WEBHOOKS, PgWebhookReads, PgWebhooks
-from posthouse.relay.store.protocol import Unit
+from posthouse.relay.store.protocol import CommitClock, Unit
 from posthouse.storage.sql_files import Component
 from posthouse.storage.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS, Writer
 
@@ -72,6 +72,8 @@ class PgUnit(MeshTables, LockTables, RetentionTables):
     def boot_ns(self) -> int:
         return self._clock.boot_ns()
 
+    has_tombstones = True  # another relay may have written some
+
     @property
     def meshes_changed_at(self) -> int:
         return self._tx.meshes_changed_at
@@ -93,7 +95,7 @@ class PgUnit(MeshTables, LockTables, RetentionTables):
         return self._tx.append(type, mesh=mesh, actor=actor, ref=ref, body=body)
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        self._tx.on_rollback(undo)
+        self._tx.undo.append(undo)
 
     def known(self, ids: Sequence[str]) -> dict[str, int]:
         return known_ids(self._db, ids)
@@ -198,8 +200,8 @@ class PgStore(EventReads):
         del is_short
         self._writer.submit_with_callback(lambda _tx: self._unit.run(work), on_done, size=size)
 
-    def committed_ns(self) -> int:
-        return self._writer.committed_ns()
+    def commit_clock(self) -> CommitClock:
+        return self._writer.loop_results()
 
     async def known(self, ids: Sequence[str]) -> dict[str, int]:
         return await self._reads.run(lambda db: known_ids(db, ids))

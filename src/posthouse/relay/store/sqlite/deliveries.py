@@ -196,8 +196,10 @@ class SqliteDeliveries(_Closing):
     ) -> None:
         _RECORDS.run(self._db, records)
         _QUEUED.run(self._db, queued)
-        _DELIVERIES.run(self._db, deliveries)
-        _MENTIONS.run(self._db, mentions)
+        if deliveries:
+            _DELIVERIES.run(self._db, deliveries)
+        if mentions:
+            _MENTIONS.run(self._db, mentions)
 
     def add_gaps(self, gaps: Sequence[NewGap]) -> None:
         _GAPS.run(self._db, gaps)
@@ -207,15 +209,20 @@ class SqliteDeliveries(_Closing):
         self._db.execute(ACCEPT_SQL.close_gap, bindings)
         self._db.execute(ACCEPT_SQL.shorten_gap, bindings)
 
-    def _add_confirmation(self, queue_id: int, seq: int, ids: int, items: str) -> int:
+    def keep_confirmation(self, queue_id: int, seq: int, ids: int, items: str, reserve: int) -> None:
         self._db.execute(ACCEPT_SQL.add_waiting_confirmation, (seq, queue_id, ids, items))
         self._db.execute(ACCEPT_SQL.add_confirmation_ids, (ids, queue_id))
         waiting: int = self._db.execute(ACCEPT_SQL.confirmation_ids, (queue_id,)).get
-        return waiting
+        if waiting > reserve:
+            self._drop_excess(queue_id, waiting - reserve, seq)
 
     def _oldest_confirmations(self, queue_id: int) -> Found:
         oldest: list[Any] = self._db.execute(ACCEPT_SQL.oldest_confirmations, (queue_id,)).fetchall()
         return oldest
+
+    def drop_confirmations(self, mesh: str, node: str, through_seq: int) -> None:
+        if (queue_id := self._queue_id(mesh, node)) is not None:
+            self._drop_through(queue_id, through_seq)
 
     def _drop_through(self, queue_id: int, seq: int) -> None:
         ids: int = self._db.execute(ACCEPT_SQL.drop_confirmations_total, (queue_id, seq)).get

@@ -42,7 +42,7 @@ class EventIndex:
 
     def add(self, seqs: Sequence[int], rows: Sequence[EventRow]) -> None:
         """Index events that this transaction has written, now or with later ones."""
-        self._tx.on_rollback(self._forget)
+        self._tx.undo.append(self._forget)
         self._terms += [(term, seq) for seq, row in zip(seqs, rows, strict=True) for term in row.index_terms]
         self._usage += [(row.mesh, 1, len(row.raw)) for row in rows]
         if not self._is_complete or len(self._usage) >= INDEX_EVENTS:
@@ -52,7 +52,7 @@ class EventIndex:
         """Index all events."""
         if self._is_complete and not self._usage:
             return
-        self._tx.on_rollback(self._forget)
+        self._tx.undo.append(self._forget)
         if self._is_complete:
             INSERT_TERMS.run(self._db, sorted(self._terms))  # in the order of the index: neighbours share their pages
             self._db.executemany(EVENTS_SQL.count_usage, sum_usage(self._usage))
@@ -72,7 +72,7 @@ class EventIndex:
 
     def rebuild(self) -> None:
         """Rebuild everything that is derived from events."""
-        self._tx.on_rollback(self._forget)
+        self._tx.undo.append(self._forget)
         reindex(self._db)
         self._terms, self._usage, self._is_complete = [], [], True
 

@@ -43,6 +43,8 @@ class RetentionTables(RemovingEvents):
     _tx: JournalTransaction
     _index: EventIndex
     deliveries: SqliteDeliveries
+    #: set by the first deletion that blocks something; nothing else writes to the file
+    has_tombstones: bool
 
     def snapshot_journal(self, through_seq: int) -> int:
         return append_snapshot(self._tx, through_seq, _snapshot_state(self._db))
@@ -72,10 +74,12 @@ class RetentionTables(RemovingEvents):
         return Tombstones(frozenset(blocked), dict(deleted))
 
     def block_ids(self, ids: Sequence[str], author: str, created_at_ns: int) -> None:
+        self.has_tombstones = True
         rows = [(id_, node_key(author), created_at_ns) for id_ in id_keys(ids)]
         self._db.executemany(EVENTS_SQL.block_id, rows)
 
     def delete_address(self, address: bytes, through_ns: int, *, is_pending: bool) -> None:
+        self.has_tombstones = True
         self._db.execute(EVENTS_SQL.delete_address, (address, through_ns, is_pending))
 
     def _pending_address(self) -> tuple[bytes, int] | None:

@@ -24,7 +24,7 @@ from posthouse.model.errors import Fatal
 from posthouse.model.node import NODE_SCHEME
 from posthouse.relay.store.event_rows import CurrentEvent, EventRow
 from posthouse.relay.store.high_water import MovedTo
-from posthouse.relay.store.protocol import Unit
+from posthouse.relay.store.protocol import CommitClock, Unit
 from posthouse.relay.store.sqlite.deliveries import DELIVERIES, SqliteDeliveries
 from posthouse.relay.store.sqlite.delivery_reads import SqliteDeliveryReads
 from posthouse.relay.store.sqlite.event_index import INSERT_CURRENT, EventIndex
@@ -68,6 +68,7 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
         self.now_ns = 0
         self.deliveries = SqliteDeliveries(tx)
         self._index = EventIndex(tx)
+        self.has_tombstones = bool(self._db.execute(EVENTS_SQL.has_tombstones).get)
 
     @cached_property
     def pinch(self) -> SqlitePinch:
@@ -98,7 +99,7 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
         return self._tx.append(type, mesh=mesh, actor=actor, ref=ref, body=body)
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        self._tx.on_rollback(undo)
+        self._tx.undo.append(undo)
 
     def known(self, ids: Sequence[str]) -> dict[str, int]:
         return known_ids(self._db, ids)
@@ -206,8 +207,8 @@ class SqliteStore(EventReads):
     ) -> None:
         self._store.writer.submit_with_callback(lambda _tx: self._unit.run(work), on_done, size=size, is_short=is_short)
 
-    def committed_ns(self) -> int:
-        return self._store.writer.committed_ns()
+    def commit_clock(self) -> CommitClock:
+        return self._store.writer.loop_results()
 
     async def known(self, ids: Sequence[str]) -> dict[str, int]:
         return await self._pool.run(lambda db: known_ids(db, ids))

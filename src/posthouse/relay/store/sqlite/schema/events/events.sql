@@ -128,6 +128,9 @@ ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1
 -- :name erased_versions
 SELECT address, created_at_ns, id, seq FROM events WHERE address IS NOT NULL AND is_erased
 
+-- :name has_tombstones
+SELECT EXISTS (SELECT 1 FROM blocked_ids) OR EXISTS (SELECT 1 FROM deleted_addresses);
+
 -- :name blocked_ids
 SELECT lower(hex(b.id)), 'ed25519:' || lower(hex(b.pubkey)) FROM carray(?) AS c CROSS JOIN blocked_ids AS b ON b.id = c.value
 
