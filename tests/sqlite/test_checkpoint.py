@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import apsw
@@ -183,3 +184,62 @@ def test_a_reader_that_ends_in_time_sees_its_snapshot_to_the_end(
     reader.execute("ROLLBACK")
     assert reader.execute("SELECT count(*) FROM t").get == 501
     reader.close()
+
+
+@pytest.fixture
+def extending(database: Path) -> Iterator[Callable[[Durability], tuple[apsw.Connection, Checkpointer]]]:
+    """Open a writer with its checkpointer; both end with the test."""
+    with ExitStack() as opened:
+
+        def open_(durability: Durability) -> tuple[apsw.Connection, Checkpointer]:
+            made = Checkpointer(database, durability, end_stalled_reads=lambda: 0, on_fatal=pytest.fail)
+            opened.callback(made.close)
+            db = opened.enter_context(closing(open_writer(database, durability)))
+            made.watch(db)
+            return db, made
+
+        yield open_
+
+
+FRAME_BYTES = 4_096 + 24
+
+
+def frames_of(db: apsw.Connection) -> int:
+    frames, _copied = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+    return frames
+
+
+def test_file_of_a_written_wal_is_longer_than_its_frames_and_recovery_ignores_the_rest(
+    extending: Callable[[Durability], tuple[apsw.Connection, Checkpointer]], database: Path, tmp_path: Path
+) -> None:
+    db, checkpointer = extending(Durability.FULL)
+    db.execute("DELETE FROM t")
+    fill(db, 50)
+    eventually(lambda: checkpointer.wal_bytes() > 2 * frames_of(db) * FRAME_BYTES)
+    length = checkpointer.wal_bytes()
+    fill(db, 10)
+    assert frames_of(db) * FRAME_BYTES < length, "later commits fit into the file"
+    crashed = tmp_path / "crashed.db"
+    for suffix in ("", "-wal"):
+        crashed.with_name(crashed.name + suffix).write_bytes(database.with_name(database.name + suffix).read_bytes())
+    with closing(open_reader(crashed)) as again:
+        assert again.execute("SELECT count(*) FROM t").get == 60
+
+
+def test_wal_that_commits_do_not_sync_is_not_extended(
+    extending: Callable[[Durability], tuple[apsw.Connection, Checkpointer]],
+) -> None:
+    db, checkpointer = extending(Durability.NORMAL)
+    fill(db, 60)
+    checkpointer.close()
+    assert checkpointer.wal_bytes() <= (frames_of(db) + 1) * FRAME_BYTES
+
+
+def test_wal_is_not_extended_on_a_disk_without_much_room(
+    extending: Callable[[Durability], tuple[apsw.Connection, Checkpointer]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "_FREE_TIMES", 10**12)
+    db, checkpointer = extending(Durability.FULL)
+    fill(db, 60)
+    checkpointer.close()
+    assert checkpointer.wal_bytes() <= (frames_of(db) + 1) * FRAME_BYTES

@@ -2,14 +2,18 @@
 
 A passive pass copies as much as possible without blocking readers or the writer. A restarting pass then copies the
 few pages written meanwhile, blocking the writer for that moment, so that the next commit overwrites the WAL from its
-start: a growing WAL makes every sync twice as expensive. An open read snapshot prevents a restart and lets the WAL
-grow; above a certain length the thread calls `end_stalled_reads` (ReadPool.end_stalled), so that a stalled reader
-cannot make it grow forever, and truncates the excess. Each process ends its own stalled readers; programs outside
-posthouse have to keep their reads short. A failed sync here is as fatal as a failed sync of a commit.
+start: a growing file makes every sync twice as expensive. For the same reason the thread makes the file of a WAL that
+is written longer in advance, with zeros behind its frames, which SQLite ignores. An open read snapshot prevents a
+restart and lets the WAL grow; above a certain length the thread calls `end_stalled_reads` (ReadPool.end_stalled), so
+that a stalled reader cannot make it grow forever, and truncates the excess. Each process ends its own stalled readers;
+programs outside posthouse have to keep their reads short. A failed sync here is as fatal as a failed sync of a commit.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +39,10 @@ OVERGROWN_AT_PAGES = 16_000  # 64 MiB: long enough to end stalled readers that p
 _FRAME_BYTES = 4_096 + 24  # a page and its header in the WAL
 _BUSY_MS = 20  # longest time that a pass blocks the writer while it waits for readers
 _CHECK_EVERY_S = 1.0
+_EXTEND_AT_PAGES = 32  # a store that is hardly written keeps a short WAL
+_EXTEND_TIMES = 8  # as long as it is, so that a long WAL has few extensions behind it
+_EXTEND_BYTES = 1024 * 1024  # at once: the writer waits for them, well below a millisecond
+_FREE_TIMES = 32  # of the extended file must be free on the disk, so that it takes no room that others need
 
 
 class Checkpointer:
@@ -52,13 +60,20 @@ class Checkpointer:
         vfs: str | None = None,
     ) -> None:
         self._path = path
+        self._wal_path = path.with_name(path.name + "-wal")
         self._end_stalled_reads = end_stalled_reads
         self._on_fatal = on_fatal
         self._restart_at_pages = restart_at_pages or RESTART_AT_PAGES
         self._overgrown_at_pages = overgrown_at_pages
         self._wake = threading.Event()
         self._is_closing = False
+        self._is_due = False
         self._is_behind = False
+        #: of the WAL, after the last commit
+        self._pages = 0
+        #: where a WAL of length 0 is extended: never without syncs, or in a file system that only SQLite can reach
+        self._first_extension = _EXTEND_AT_PAGES if durability is Durability.FULL and vfs is None else sys.maxsize
+        self._extend_at_pages = self._first_extension
         self._wake_at_pages = self._restart_at_pages
         self._passes = 0
         self._restarts = 0
@@ -73,7 +88,7 @@ class Checkpointer:
 
     def close(self) -> None:
         """End the thread; the last connection to close checkpoints the rest."""
-        self._is_closing = True
+        self._is_closing = self._is_due = True
         self._wake.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -81,7 +96,7 @@ class Checkpointer:
     def wal_bytes(self) -> int:
         """Return the size of the WAL file now."""
         try:
-            return self._path.with_name(self._path.name + "-wal").stat().st_size
+            return self._wal_path.stat().st_size
         except FileNotFoundError:
             return 0
 
@@ -90,17 +105,25 @@ class Checkpointer:
         return {"wal_bytes": self.wal_bytes(), "passes": self._passes, "restarts": self._restarts}
 
     def _committed(self, _db: apsw.Connection, _name: str, pages: int) -> int:
+        self._pages = pages
         if pages < self._restart_at_pages:  # the WAL was restarted
             self._wake_at_pages = self._restart_at_pages
         elif pages >= self._wake_at_pages:
+            self._is_due = True
+            self._wake.set()
+        if pages > self._extend_at_pages:
             self._wake.set()
         return apsw.SQLITE_OK
 
     def _serve(self) -> None:
         try:
             while not self._is_closing:
-                if self._wake.wait(_CHECK_EVERY_S) or self._is_behind or self._is_overgrown():
-                    self._wake.clear()
+                self._wake.wait(_CHECK_EVERY_S)
+                self._wake.clear()
+                if self._pages > self._extend_at_pages:
+                    self._extend()
+                if self._is_due or self._is_behind or self._is_overgrown():
+                    self._is_due = False
                     self._is_behind = not self._checkpoint()
         except Exception as exc:  # noqa: BLE001 - without this thread the WAL would grow unnoticed
             failure = as_fatal(exc, str(self._path), "checkpoint")
@@ -109,6 +132,33 @@ class Checkpointer:
             self._on_fatal(failure)
         finally:
             self._db.close()
+
+    def _extend(self) -> None:
+        """Make the file of the WAL longer than its frames; without room on the disk it stays as it is."""
+        most = self._restart_at_pages + self._restart_at_pages // 4  # commits go on while a pass runs
+        pages = min(self._pages * _EXTEND_TIMES, most)
+        self._extend_at_pages = sys.maxsize if pages == most else pages // 2
+        if shutil.disk_usage(self._path.parent).free < pages * _FRAME_BYTES * _FREE_TIMES:
+            return
+        with self._wal_path.open("r+b", buffering=0) as file:
+            while not self._is_closing and self._append_zeros(file.fileno(), pages * _FRAME_BYTES):
+                os.fsync(file.fileno())  # now, so that no commit has to
+
+    def _append_zeros(self, file: int, size: int) -> bool:
+        """Append some zeros while no connection writes; return False if the file has its size, or cannot get it."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except apsw.BusyError:  # a later length is extended
+            return False
+        try:
+            present = os.fstat(file).st_size
+            missing = min(size - present, _EXTEND_BYTES)
+            return missing > 0 and os.pwrite(file, bytes(missing), present) == missing
+        except OSError as failure:
+            log.info("wal_not_extended", path=str(self._path), reason=str(failure))
+            return False
+        finally:
+            self._db.execute("ROLLBACK")
 
     def _is_overgrown(self) -> bool:
         """Return True if the WAL is long, also when another process wrote it: its commits do not wake this thread."""
@@ -122,6 +172,8 @@ class Checkpointer:
             is_long = self.wal_bytes() > WAL_KEPT_BYTES
             self._pass(apsw.SQLITE_CHECKPOINT_TRUNCATE if is_long else apsw.SQLITE_CHECKPOINT_RESTART)
             self._restarts += 1
+            if is_long:
+                self._extend_at_pages = self._first_extension
             return True
         except Transient:  # a reader or a full disk prevents it: a later pass tries again
             if pages < self._overgrown_at_pages and not self._is_overgrown():
