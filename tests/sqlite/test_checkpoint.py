@@ -20,6 +20,7 @@ from tests.faults.failing_vfs import FailingVFS
 from tests.sqlite.waiting import eventually
 
 PAGE = "x" * 4_000
+Opener = Callable[[Durability], tuple[apsw.Connection, Checkpointer]]
 
 
 @pytest.fixture
@@ -187,18 +188,19 @@ def test_a_reader_that_ends_in_time_sees_its_snapshot_to_the_end(
 
 
 @pytest.fixture
-def extending(database: Path) -> Iterator[Callable[[Durability], tuple[apsw.Connection, Checkpointer]]]:
+def extending(database: Path, fatals: list[Fatal]) -> Iterator[Opener]:
     """Open a writer with its checkpointer; both end with the test."""
     with ExitStack() as opened:
 
         def open_(durability: Durability) -> tuple[apsw.Connection, Checkpointer]:
-            made = Checkpointer(database, durability, end_stalled_reads=lambda: 0, on_fatal=pytest.fail)
+            made = Checkpointer(database, durability, end_stalled_reads=lambda: 0, on_fatal=fatals.append)
             opened.callback(made.close)
             db = opened.enter_context(closing(open_writer(database, durability)))
             made.watch(db)
             return db, made
 
         yield open_
+    assert fatals == []
 
 
 FRAME_BYTES = 4_096 + 24
@@ -210,7 +212,7 @@ def frames_of(db: apsw.Connection) -> int:
 
 
 def test_file_of_a_written_wal_is_longer_than_its_frames_and_recovery_ignores_the_rest(
-    extending: Callable[[Durability], tuple[apsw.Connection, Checkpointer]], database: Path, tmp_path: Path
+    extending: Opener, database: Path, tmp_path: Path
 ) -> None:
     db, checkpointer = extending(Durability.FULL)
     db.execute("DELETE FROM t")
@@ -227,7 +229,7 @@ def test_file_of_a_written_wal_is_longer_than_its_frames_and_recovery_ignores_th
 
 
 def test_wal_that_commits_do_not_sync_is_not_extended(
-    extending: Callable[[Durability], tuple[apsw.Connection, Checkpointer]],
+    extending: Opener,
 ) -> None:
     db, checkpointer = extending(Durability.NORMAL)
     fill(db, 60)
@@ -235,9 +237,7 @@ def test_wal_that_commits_do_not_sync_is_not_extended(
     assert checkpointer.wal_bytes() <= (frames_of(db) + 1) * FRAME_BYTES
 
 
-def test_wal_is_not_extended_on_a_disk_without_much_room(
-    extending: Callable[[Durability], tuple[apsw.Connection, Checkpointer]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wal_is_not_extended_on_a_disk_without_much_room(extending: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "_FREE_TIMES", 10**12)
     db, checkpointer = extending(Durability.FULL)
     fill(db, 60)
