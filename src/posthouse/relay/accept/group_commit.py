@@ -72,7 +72,7 @@ class GroupCommitter:
 
     def __init__(self, store: RelayStore, clock: Clock) -> None:
         self._store = store
-        self._commits = store.commit_clock()
+        self._commits = store.loop_results()
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._urgent: list[_Waiting] = []

@@ -47,12 +47,15 @@ from posthouse.relay.store.webhook_tables import WebhookReads, WebhookUnit
 from posthouse.relay.wire.delivery_rows import ClosedDeliveries
 from posthouse.relay.wire.lock_operations import LockEntry, LockPosition, LockRun
 from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, LimitsRow, MemberRow, MeshRow, MeshRows
+from posthouse.storage.handover import LoopResults
 
 R = TypeVar("R")
 
 
 class Unit(KeyUnit, Protocol):
     """One unit of work inside the writer's transaction; used on the writer's thread only, never kept."""
+
+    has_tombstones: bool  # False only if no deletion blocks anything
 
     @property
     def now_ns(self) -> int:
@@ -148,9 +151,7 @@ class Unit(KeyUnit, Protocol):
         """Return the invites of a mesh that can be used now, oldest first."""
         ...
 
-    def revoke_invite(self, invite_id: str) -> None:
-        """End an invite; nodes that joined with it stay members."""
-        ...
+    def revoke_invite(self, invite_id: str) -> None: ...
 
     def use_invite(self, invite_id: str, node: str) -> None:
         """Record that a node used an invite, and take one use from it."""
@@ -238,11 +239,6 @@ class Unit(KeyUnit, Protocol):
 
     def find_versions(self, address: bytes, through_ns: int, limit: int) -> list[ContentRow]:
         """Return the newest events of an address that were created up to a time and are not erased."""
-        ...
-
-    @property
-    def has_tombstones(self) -> bool:
-        """False only if no deletion blocks anything."""
         ...
 
     def find_tombstones(self, ids: Sequence[str], addresses: Collection[bytes]) -> Tombstones:
@@ -347,18 +343,11 @@ class LockStore(Protocol):
         ...
 
 
-class CommitClock(Protocol):
-    """The time of commits."""
-
-    #: boot time of the commit whose result a callback of `submit_with_callback` gets now
-    committed_ns: int
-
-
 class RelayStore(LockStore, CopyReads, Protocol):
     """A store of events, journal and meshes."""
 
-    def commit_clock(self) -> CommitClock:
-        """Return what tells, on this loop, when a commit was made."""
+    def loop_results(self) -> LoopResults:
+        """Return what has the time of the commit whose result a callback of `submit_with_callback` gets now."""
         ...
 
     @property

@@ -36,7 +36,8 @@ from posthouse.relay.store.postgresql.pg_reads import EventReads
 from posthouse.relay.store.postgresql.pg_retention import RetentionTables, insert_derived
 from posthouse.relay.store.postgresql.pg_shared import PgShared, SharedTransaction
 from posthouse.relay.store.postgresql.pg_webhooks import WEBHOOKS, PgWebhookReads, PgWebhooks
-from posthouse.relay.store.protocol import CommitClock, Unit
+from posthouse.relay.store.protocol import Unit
+from posthouse.storage.handover import LoopResults
 from posthouse.storage.sql_files import Component
 from posthouse.storage.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS, Writer
 
@@ -200,7 +201,7 @@ class PgStore(EventReads):
         del is_short
         self._writer.submit_with_callback(lambda _tx: self._unit.run(work), on_done, size=size)
 
-    def commit_clock(self) -> CommitClock:
+    def loop_results(self) -> LoopResults:
         return self._writer.loop_results()
 
     async def known(self, ids: Sequence[str]) -> dict[str, int]:

@@ -24,7 +24,7 @@ from posthouse.model.errors import Fatal
 from posthouse.model.node import NODE_SCHEME
 from posthouse.relay.store.event_rows import CurrentEvent, EventRow
 from posthouse.relay.store.high_water import MovedTo
-from posthouse.relay.store.protocol import CommitClock, Unit
+from posthouse.relay.store.protocol import Unit
 from posthouse.relay.store.sqlite.deliveries import DELIVERIES, SqliteDeliveries
 from posthouse.relay.store.sqlite.delivery_reads import SqliteDeliveryReads
 from posthouse.relay.store.sqlite.event_index import INSERT_CURRENT, EventIndex
@@ -38,6 +38,7 @@ from posthouse.relay.store.sqlite.webhooks import WEBHOOKS, SqliteWebhookReads, 
 from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close, translate
 from posthouse.sqlite.schema import check_known_schema
 from posthouse.sqlite.transaction import BulkInsert
+from posthouse.storage.handover import LoopResults
 from posthouse.storage.sql_files import Component
 from posthouse.storage.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 
@@ -207,7 +208,7 @@ class SqliteStore(EventReads):
     ) -> None:
         self._store.writer.submit_with_callback(lambda _tx: self._unit.run(work), on_done, size=size, is_short=is_short)
 
-    def commit_clock(self) -> CommitClock:
+    def loop_results(self) -> LoopResults:
         return self._store.writer.loop_results()
 
     async def known(self, ids: Sequence[str]) -> dict[str, int]:
