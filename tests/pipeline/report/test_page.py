@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from posthouse.pipeline.report.figures import AuditSummary, Figures, FoundDetail, Ranked
+from posthouse.pipeline.report.figures import AuditSummary, Figures, FoundDetail, Hour, Ranked
 from posthouse.pipeline.report.page import render_page
 from tests.pipeline.report.sample import HOSTILE, NAMES, make_sample
 
@@ -22,6 +22,12 @@ def test_page_of_an_empty_lake_says_so_in_every_card() -> None:
     assert "The lake holds no traffic yet" in page
     for words in ("No message was accepted", "Nothing was refused", "No lock was taken", "Not audited"):
         assert words in page
+
+
+def test_mail_between_agents_of_one_host_is_part_of_the_traffic() -> None:
+    page = render_page(Figures(made_at_s=0, hours=(Hour(500_000, "host", 8, 0, 0, 0),)))
+    card = page[page.index("<h2>Traffic") : page.index("<h2>Delivery outcomes")]
+    assert "relay</span>" not in card and 'class="c4"' in card and "host</span>" in card
 
 
 def test_hostile_names_are_shown_and_never_become_markup() -> None:

@@ -12,8 +12,8 @@ from posthouse.pipeline.report import markup
 from posthouse.pipeline.report.figures import Edge, Figures, Latency, Ranked
 from posthouse.pipeline.report.svg_charts import Plane, Spans, bands, legend, matrix, stacked_columns
 
-SOURCES = {"relay": "c1", "bus": "c2", "pinch": "c4"}
-_TRAFFIC_LEAD = "Accepted messages: by the relay between hosts, by the bus on one host."
+SOURCES = {"relay": "c1", "bus": "c2", "host": "c4", "pinch": "c6"}
+_TRAFFIC_LEAD = "Accepted messages: between hosts by the relay, on one host by the bus or as mail of its agents (host)."
 
 
 def traffic_cards(figures: Figures) -> list[markup.Markup]:
