@@ -101,3 +101,16 @@ def test_interrupt_is_quiet_and_exits_130(capsys: pytest.CaptureFixture[str]) ->
 def test_exit_code_that_a_command_returns_is_the_exit_code() -> None:
     assert exit_codes.run_to_exit_code(lambda tokens: 1, []) == 1
     assert exit_codes.run_to_exit_code(lambda tokens: None, []) == Exit.OK
+
+
+def test_java_that_has_ended_is_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the connection to Spark fails when the system has killed Java."""
+
+    def ask_java(_tokens: Sequence[str]) -> object:
+        from py4j.java_gateway import GatewayParameters, JavaGateway
+
+        return JavaGateway(gateway_parameters=GatewayParameters(port=9)).jvm.java.lang.System.nanoTime()
+
+    assert exit_codes.run_to_exit_code(ask_java, ["--json"]) == Exit.UNREACHABLE
+    problem = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert problem["code"] == "spark_stopped" and "memory" in problem["hint"]

@@ -95,9 +95,9 @@ def _as_usage(failure: CycloptsError) -> PosthouseError:
 
 
 def _as_internal(failure: Exception, tokens: Sequence[str]) -> PosthouseError:
-    missing = _missing_extra(failure)
-    if missing is not None:
-        return missing
+    known = _missing_extra(failure) or _stopped_spark(failure)
+    if known is not None:
+        return known
     if "--debug" in _options(tokens):
         show(sys.stderr, "".join(traceback.format_exception(failure)).rstrip())
     reason, where = f"{type(failure).__name__}: {failure}", _source_line(failure)
@@ -121,6 +121,15 @@ def _missing_extra(failure: Exception) -> PosthouseError | None:
         return None
     name = "protobuf" if library == "google" else library
     return error("extra_missing", library=name, hint=extra_hint(extra))
+
+
+def _stopped_spark(failure: Exception) -> PosthouseError | None:
+    """Return spark_stopped for a connection to Java that failed inside its library, which is imported if it runs."""
+    frames = traceback.extract_tb(failure.__traceback__)
+    is_of_java = any("py4j" in Path(frame.filename).parts for frame in frames)
+    is_network = isinstance(failure, OSError) or type(failure).__name__ == "Py4JNetworkError"
+    reason = f"{type(failure).__name__}: {failure}"
+    return error("spark_stopped", reason=reason) if is_of_java and is_network else None
 
 
 def _log_internal(reason: str, where: str) -> None:

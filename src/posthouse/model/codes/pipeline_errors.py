@@ -12,6 +12,14 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "Run `pip install 'posthouse[pipeline]'`, which includes Java, or set JAVA_HOME to a newer one.",
         exit=Exit.USAGE,
     ),
+    transient(
+        "spark_stopped",
+        503,
+        "Java, which runs Spark, ended while the command ran: {reason}",
+        "Look whether the system killed it because memory was short; pipeline.driver_memory_mb limits its heap. Then "
+        "run the command again: a lake has only what was committed.",
+        exit=Exit.UNREACHABLE,
+    ),
     ErrorSpec(
         "spark_not_started",
         503,
