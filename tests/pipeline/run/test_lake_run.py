@@ -27,7 +27,7 @@ from tests.pipeline.stores import GrowingStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark-programs")  # the shorter of the two chains
+pytestmark = pytest.mark.xdist_group("spark")  # the shorter of the two chains
 
 
 @pytest.fixture
