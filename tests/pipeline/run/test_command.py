@@ -124,7 +124,7 @@ def test_a_first_load_that_is_killed_anywhere_is_completed_by_runs_that_follow_t
             next(runs)
         child.signal(signal.SIGTERM)
         assert child.wait(_PATIENCE_S) == 0
-        assert {json.loads(line)["code"] for line in child.errors.splitlines()} == {"lake_busy"}
+        assert {json.loads(line)["code"] for line in child.errors.splitlines()} <= {"lake_busy"}
     assert check_seals(place.lake) >= 2
     check_private(place.lake.path)
 
