@@ -143,7 +143,7 @@ VIOLATIONS: dict[Rule, str] = {
     check_kept: "INSERT INTO kept_events (seq) SELECT min(seq) FROM events",
     check_meshes: "DELETE FROM topics",
     check_locks: "UPDATE locks SET owner = 'another'",
-    check_token_counter: "UPDATE token_counter SET token = token - 1",
+    check_token_counter: "UPDATE token_counter SET token = 0",
     check_message_records: "UPDATE message_records SET fingerprint = zeroblob(32)",
     check_deliveries: "UPDATE mailboxes SET open_rows = open_rows + 1",
     check_replay: "UPDATE deliveries SET state = 'sent'",

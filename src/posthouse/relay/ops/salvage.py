@@ -273,7 +273,7 @@ async def _add_events(
     answers: list[Answer] = []
     for _, run in groupby(submissions, _is_confirmation):
         group = list(run)
-        committed = await store.submit(partial(commit_group, submissions=group, kind_handlers=handlers))
+        committed = await store.submit(partial(commit_group, submissions=group, kind_handlers=handlers, limited={}))
         answers += committed.answers
     for line, answer in zip(lines, answers, strict=True):
         if isinstance(answer, Declined):
