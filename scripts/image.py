@@ -2,7 +2,7 @@
 
 The base of a published image is the one that the Containerfile names. `debian` stands for a root file system of Debian
 that mmdebstrap makes here: `make release IMAGE_BASE=debian` pulls nothing. Inside the build pip uses the certificates
-of this machine.
+of this machine. Commands of the build run in a changed root, which needs neither root nor a container runtime.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ImageBuilder:
         if certificates:
             arguments += ["--volume", f"{certificates}:{certificates}:ro", "--build-arg", f"PIP_CERT={certificates}"]
         file = ROOT / "deploy" / "Containerfile"
-        arguments += ["--format", "docker"]  # the other format has no health check
+        arguments += ["--isolation", "chroot", "--format", "docker"]  # the other format has no health check
         self.run("build", *arguments, "--timestamp", timestamp, "--file", file, "--tag", name, context)
 
     def _make_base(self) -> str:

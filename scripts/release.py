@@ -137,12 +137,13 @@ def build_image(wheel: Path, dist: Path) -> None:
     name = f"posthouse:{__version__}"
     archive = dist / f"posthouse-{__version__}.docker.tar"
     builder = ImageBuilder(program)
+    base = os.environ.get("IMAGE_BASE") or None
     try:
-        builder.build(wheel.parent, name, os.environ.get("IMAGE_BASE") or None, commit_time())
+        builder.build(wheel.parent, name, base, commit_time())
         builder.run("push", name, f"docker-archive:{archive}:{name}")
     except ImageError as failure:
-        hint = "Without a registry: make release IMAGE_BASE=debian"
-        raise ReleaseError(f"the image could not be built: {failure}\nhint: {hint}") from failure
+        hint = "\nhint: Without a registry: make release IMAGE_BASE=debian" if base is None else ""
+        raise ReleaseError(f"the image could not be built: {failure}{hint}") from failure
     say(f"built the image {name}")
 
 

@@ -84,9 +84,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     (context / "requirements.txt").write_text(image_requirements())
     options = ("--root", str(folder / "storage"), "--runroot", str(folder / "run"), "--storage-driver", "vfs")
     builder = ImageBuilder("buildah", options)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("BUILDAH_ISOLATION", "chroot")
-        builder.build(context, "posthouse-test", "debian", commit_time())
+    builder.build(context, "posthouse-test", "debian", commit_time())
     container = builder.run("from", "posthouse-test")
     root = Path(as_root("buildah", *options, "mount", container))
     config = json.loads(builder.run("inspect", "--type", "image", "posthouse-test"))["Docker"]["config"]
