@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 from posthouse.model.errors import error
 
@@ -25,8 +24,9 @@ def validate_store_url(text: str) -> str:
 
 def shown_url(url: str) -> str:
     """Return the URL without user, password and parameters, for logs and errors."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    scheme, _, rest = url.partition("://")  # urlsplit refuses several hosts if one has brackets
+    place = rest.partition("?")[0].partition("#")[0]
+    return f"{scheme}://{place.rpartition('@')[2]}"
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from posthouse.http.guard import LOOPBACK_NAMES, Authority, Origin, Site, parse_authority, parse_origin
 from posthouse.model.errors import error
@@ -127,8 +126,8 @@ def may_open_main(address: ListenAddress, protection: Protection) -> bool:
 
 def validate_peer_url(text: str) -> str:
     """Return the URL under which other relays reach this one, without a slash at its end; raise advertise_invalid."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or parse_authority(parts.netloc) is None or parts.path not in ("", "/"):
+    scheme, _, authority = text.removesuffix("/").partition("://")
+    if scheme.lower() not in ("http", "https") or parse_authority(authority) is None:
         raise error("advertise_invalid", url=text[:200])
     return text.rstrip("/")
 

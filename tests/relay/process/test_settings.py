@@ -324,11 +324,12 @@ def test_advertise_makes_a_relay_one_of_several_and_needs_a_database(tmp_path: P
     assert settings(store=database).advertise is None
     assert settings(store=database, advertise="https://one.example:7420/").advertise == "https://one.example:7420"
     refusals = []
-    for given in ({"advertise": "https://one.example"}, {"store": database, "advertise": "one.example:7420"}):
+    wrong = [{"store": database, "advertise": each} for each in ("one.example:7420", "http://[::1", "http://one/path")]
+    for given in ({"advertise": "https://one.example"}, *wrong):
         with pytest.raises(PosthouseError) as refused:
             settings(**given)
         refusals.append(refused.value.code)
-    assert refusals == ["advertise_without_store", "advertise_invalid"]
+    assert refusals == ["advertise_without_store", *["advertise_invalid"] * 3]
 
 
 @pytest.mark.parametrize("source", SOURCES)
