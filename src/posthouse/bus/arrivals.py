@@ -125,8 +125,12 @@ class Arrivals:
         """Settle messages of other processes that were reserved before an own message; return their ids in order."""
         if not self._is_started:
             return []
+        is_next = previous_id is None or previous_id <= self._newest
+        if is_next and not self._reserved_without_file:  # nearly every message
+            self._newest = max(self._newest, id_)
+            return []
         candidates = set(self._reserved_without_file)
-        if previous_id is not None and previous_id > self._newest:
+        if not is_next:
             rows: Any = tx.db.execute(SQL.mail_between, (self._endpoint.number, self._newest, id_))
             candidates.update(found for (found,) in rows if found not in self._seen)
         self._newest = max(self._newest, id_)

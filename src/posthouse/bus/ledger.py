@@ -297,9 +297,8 @@ class Ledger:
     def _take(self) -> list[Operation]:
         """Return the operations of the next transaction."""
         self._merge_queues()
-        count = 0
-        while count < len(self._waiting) and not isinstance(self._waiting[count], _Work):
-            count += 1
+        waiting = enumerate(self._waiting)
+        count = next((position for position, operation in waiting if type(operation) is _Work), len(self._waiting))
         count = count or 1  # a function has a transaction of its own, because it may change any row
         operations, self._waiting = self._waiting[:count], self._waiting[count:]
         return operations

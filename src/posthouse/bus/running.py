@@ -142,7 +142,8 @@ class RunGate:
         if has_to_wait:
             self._waiting[resume] = alone
             return False
-        self._waiting.pop(resume, None)
+        if self._waiting:
+            self._waiting.pop(resume, None)
         self._running += 1
         self._is_alone |= alone
         return True
@@ -152,7 +153,8 @@ class RunGate:
         self._running -= 1
         if not self._running:
             self._is_alone = False
-            self._wake()
+            if self._waiting:
+                self._wake()
 
     @contextmanager
     def opened(self) -> Iterator[None]:

@@ -337,7 +337,7 @@ class EndMessage:
         if counters is not None:
             if had_row:
                 counters.remove_message()
-            if self._outcome is not None:
+            if self._outcome is False or (self._outcome and not counters.has_clean_breaker):
                 self._update_breaker(tx, counters, self._outcome)
         if had_row or not self._needs_row:
             if self._outcome is False:

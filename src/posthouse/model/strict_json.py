@@ -89,7 +89,7 @@ def exceeds(value: Any, limit: int, per_item: int = 1) -> bool:
     With 1 per item that is a lower bound of the bytes of the JSON text. The cost is bounded by the limit, not by the
     value; a value that is nested too deep counts as small, because check_json_value refuses it.
     """
-    size, level = 0, [value]
+    size, level = per_item, [value]
     for _ in range(JSON_MAX_DEPTH + 1):
         children: list[Any] = []
         for item in level:
@@ -97,12 +97,13 @@ def exceeds(value: Any, limit: int, per_item: int = 1) -> bool:
             if kind is str:
                 size += len(item)
             elif kind is dict or kind is list or kind is tuple:
-                if size + (len(children) + len(item)) * per_item > limit:
+                size += len(item) * per_item
+                if size > limit:
                     return True
-                children.extend(item)
+                children += item
                 if kind is dict:
-                    children.extend(item.values())
-        size += len(level) * per_item
+                    size += len(item) * per_item
+                    children += item.values()
         if size > limit:
             return True
         if not children:
