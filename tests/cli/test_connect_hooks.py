@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def test_waiters_of_claude_code_run_in_the_background_and_wake(plain: CommandLin
 def test_a_line_is_silent_once_posthouse_is_gone(tool: str, plain: CommandLine, home: Path) -> None:
     plain("connect", tool, "--wake", "--write")
     for line in lines_of(home, tool):
-        word = line.split()[2]
+        word = shlex.quote(shlex.split(line)[2])
         gone = line.replace(word, "/nonexistent/posthouse")
         assert gone.startswith("command -v /nonexistent/posthouse >/dev/null || exit 0; exec /nonexistent/posthouse ")
         done = subprocess.run(["sh", "-c", gone], capture_output=True, timeout=30)
