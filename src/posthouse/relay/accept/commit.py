@@ -31,6 +31,7 @@ from posthouse.relay.wire.accept_results import (
 )
 
 Destination = tuple[str, str, str]
+NO_MESH_IS_LIMITED: Mapping[str, MeshLimits] = {}
 
 
 class Repeat(NamedTuple):
@@ -92,7 +93,7 @@ def commit_group(
     unit: Unit,
     submissions: Sequence[Submission],
     kind_handlers: KindHandlers,
-    limited: Mapping[str, MeshLimits],
+    limited: Mapping[str, MeshLimits] = NO_MESH_IS_LIMITED,
 ) -> CommittedGroup:
     """Write the events of a group that may be written, and answer all of them; `limited` has meshes with limits."""
     jobs = [job for submission in submissions for job in submission.jobs]
