@@ -18,7 +18,8 @@ KEY = NodeKey(b"\x07" * 32)
 
 
 @pytest.fixture(params=[0o022, 0o000, 0o277], ids=oct)
-def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+def umask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    assert tmp_path.is_dir()  # made before, so that its user may write into it
     former = os.umask(request.param)
     yield request.param
     os.umask(former)
