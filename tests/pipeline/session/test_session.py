@@ -40,6 +40,12 @@ def test_other_users_cannot_read_what_spark_spills(spark: SparkSession) -> None:
     assert [oct(path.stat().st_mode) for path in files if path.stat().st_mode & 0o077] == []
 
 
+def test_spark_keeps_its_warehouse_out_of_the_working_directory(spark: SparkSession) -> None:
+    spark.sql("SHOW TABLES").collect()
+    assert not Path("spark-warehouse").exists()
+    assert Path(spark.conf.get("spark.sql.warehouse.dir", "").removeprefix("file:")).is_dir()
+
+
 def test_scratch_directory_is_private_and_goes_after_its_process_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,8 +127,11 @@ def spark_session(
         chosen |= _sizes(driver_memory_mb, shuffle_partitions or (_LOCAL_PARTITIONS if is_local else None))
         chosen |= _java_options(java, uses_cds=uses_cds, is_brief=is_brief)
         _prepare_process(java, _executor_python(environ, python, given), is_local=is_local)
-    if is_local and "SPARK_LOCAL_DIRS" not in environ:
-        chosen["spark.local.dir"] = scratch_directory()
+    if is_local:
+        scratch = scratch_directory()
+        chosen["spark.sql.warehouse.dir"] = f"{scratch}/warehouse"  # by default Spark makes it where people work
+        if "SPARK_LOCAL_DIRS" not in environ:
+            chosen["spark.local.dir"] = scratch
     if not is_local:
         chosen |= {f"spark.executorEnv.{name}": value for name, value in (executor_environ or {}).items()}
     for name, value in (chosen | given).items():
