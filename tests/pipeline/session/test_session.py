@@ -43,7 +43,8 @@ def test_other_users_cannot_read_what_spark_spills(spark: SparkSession) -> None:
 def test_spark_keeps_its_warehouse_out_of_the_working_directory(spark: SparkSession) -> None:
     spark.sql("SHOW TABLES").collect()
     assert not Path("spark-warehouse").exists()
-    assert Path(spark.conf.get("spark.sql.warehouse.dir", "").removeprefix("file:")).is_dir()
+    place = spark.conf.get("spark.sql.warehouse.dir")
+    assert place is not None and Path(place.removeprefix("file:")).is_dir()
 
 
 def test_scratch_directory_is_private_and_goes_after_its_process_was_killed(
