@@ -93,7 +93,7 @@ class Publisher:
             return None
         for copy in copies:
             self.expect_own(copy)
-            tx.journal.on_rollback(partial(_remove_stored, self.core, copy))
+            tx.journal.undo.append(partial(_remove_stored, self.core, copy))
         closing = _ClosePublish(
             self, draft, _count_stored(draft, [(copy, _store_copy(self.core, copy)) for copy in copies]), []
         )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
@@ -241,7 +241,7 @@ class Client:
         sends the same event, so the message is delivered once. The call is retried over reconnects and transient
         refusals, except queue_full, which is raised at once. MessageOptions lists the other arguments.
         """
-        with nullcontext() if self._sender.tracer is None else self._sender.traced("send", given):
+        with self._sender.traced("send", given):
             request = await self._request(to, body, mesh or self.mesh, given)
             return await self.send_event(self._sender.event_for(request))
 

@@ -26,10 +26,6 @@ class BatchState:
         self.wall_ns = wall_ns
         self.now_ns = max(self.now_ns, wall_ns)
 
-    def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Add a call to `undo`."""
-        self.undo.append(undo)
-
     def take_back(self, undone_from: int = 0) -> None:
         """Make the calls of `undo`, the newest first, back to the given number."""
         while len(self.undo) > undone_from:

@@ -226,9 +226,7 @@ class Writer(Generic[TxT]):
                 return None
             now_ns = self._clock.boot_ns()
             self._early_items = self._early_items + 1 if self._polls_left else 0
-            if (
-                self._early_items >= _EARLY_ITEMS
-            ):  # several callers: a thread commits while the loop reads their requests
+            if self._early_items >= _EARLY_ITEMS:  # of several callers: a thread commits while the loop reads on
                 self._early_items, self._threaded_until_ns = 0, now_ns + THREADED_NS
             if now_ns < self._threaded_until_ns or self._transient_error is not None:
                 return None

@@ -45,8 +45,8 @@ def test_a_lake_that_is_held_is_tried_again_when_the_lease_ends_also_at_the_firs
 ) -> None:
     held = error("lake_busy", path="/lake", retry_after_s=27.6)
     assert repeated([held, None, None]) == ([True, True, False], [27.6, HOUR_S, HOUR_S])
-    told = capsys.readouterr().err
-    assert "another run is using the lake /lake" in told and "the next run starts in 28 s" in told
+    shown = capsys.readouterr().err
+    assert "another run is using the lake /lake" in shown and "the next run starts in 28 s" in shown
 
 
 def test_a_place_that_does_not_answer_ends_the_first_run_and_is_tried_again_later() -> None:

@@ -9,7 +9,7 @@ with their events, by client_message_id and agent: another request under the sam
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypedDict
 
 import msgspec
@@ -251,25 +251,13 @@ class Sender:
 
     def __init__(self, composer: Composer, tracer: Tracer | None = None) -> None:
         self.composer = composer
-        self.tracer = tracer
+        self._tracer = tracer
         #: (mesh, agent, client_message_id) -> fingerprint of the request, and its event
         self._kept: dict[tuple[str, str, str], tuple[bytes, Event]] = {}
 
-    @contextmanager
-    def traced(self, name: str, given: MessageOptions) -> Iterator[None]:
+    def traced(self, name: str, given: MessageOptions) -> AbstractContextManager[None]:
         """Trace a call that sends a message, which then carries the span of the call; do nothing without a tracer."""
-        if self.tracer is None:
-            yield
-            return
-        parent = valid_traceparent(given.get("traceparent") or current_traceparent())
-        span = self.tracer.start(name, Role.SENDER, parent)
-        given["traceparent"] = span.traceparent
-        try:
-            yield
-        except BaseException as failure:
-            span.end(failure)
-            raise
-        span.end()
+        return nullcontext() if self._tracer is None else _traced(self._tracer, name, given)
 
     def event_for(self, request: Request) -> Event:
         """Return the event of a request: the kept one for a retry; raises idempotency_key_reused for another one."""
@@ -319,3 +307,16 @@ def sent_from(published: Published, relay: str) -> Sent:
         history_available=answer.history_available,
         event=event,
     )
+
+
+@contextmanager
+def _traced(tracer: Tracer, name: str, given: MessageOptions) -> Iterator[None]:
+    parent = valid_traceparent(given.get("traceparent") or current_traceparent())
+    span = tracer.start(name, Role.SENDER, parent)
+    given["traceparent"] = span.traceparent
+    try:
+        yield
+    except BaseException as failure:
+        span.end(failure)
+        raise
+    span.end()

@@ -253,7 +253,7 @@ class LockTables:
 
     def next_token(self) -> int:
         if self._token >= self._reserved_through:
-            self._tx.on_rollback(self._forget_reserved)
+            self._tx.undo.append(self._forget_reserved)
             self._token = last_token(self._db)
             self._reserved_through = self._token + TOKENS_RESERVED
             self._db.execute(LOCKS_SQL.raise_counter, (self._reserved_through,))

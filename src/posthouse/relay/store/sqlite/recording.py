@@ -85,14 +85,14 @@ class ChangeRecording:
         _clear(tx.db)
         position = StreamPosition(secrets.token_hex(16), 0, FIRST_DIGEST)
         tx.db.execute(FOLLOW_SQL.begin_stream, (position.stream, epoch, schema_of(tx.db), tx.head, 0, position.digest))
-        tx.on_rollback(self._end)
+        tx.undo.append(self._end)
         self._begin(tx, position)
 
     def stop(self, tx: JournalTransaction) -> None:
         """End the recording with this transaction: followers have to take a new copy."""
         _clear(tx.db)
         self._is_ending = self.is_on
-        tx.on_rollback(self._go_on)
+        tx.undo.append(self._go_on)
 
     def before_commit(self, at_ns: int, head: int) -> None:
         """Write the changeset of the transaction that is about to commit."""

@@ -100,7 +100,7 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
         return self._tx.append(type, mesh=mesh, actor=actor, ref=ref, body=body)
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        self._tx.on_rollback(undo)
+        self._tx.undo.append(undo)
 
     def known(self, ids: Sequence[str]) -> dict[str, int]:
         return known_ids(self._db, ids)
