@@ -35,8 +35,7 @@ from posthouse.client.messages.requester import OnPartial, Requester
 from posthouse.client.messages.sender import TOPIC_MARK, Composer, MessageOptions, Request, Sender, Sent, sent_from
 from posthouse.client.relay_url import Invite, RelayUrl, parse_relay_url
 from posthouse.client.stored_events import Archive, Copies, Page, Stored, StoredEvents, plan_deletions
-from posthouse.client.stream.connection import CheckFeatures, Connection, dial
-from posthouse.client.stream.link import Link
+from posthouse.client.stream.connection import CheckFeatures, Connection, Link, dial
 from posthouse.client.stream.pending import PendingCommands
 from posthouse.client.stream.publisher import Published, Publisher
 from posthouse.client.stream.subscription import Subscription, Subscriptions

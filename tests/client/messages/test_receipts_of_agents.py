@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from posthouse.client import Receipt
-from posthouse.client.stream.link import Link
+from posthouse.client.stream.connection import Link
 from tests.client.house import House
 from tests.client.messages.pair import opened, pair, some
 from tests.client.waiting import PATIENCE_S, until

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from posthouse.client.stream.connection import Link
 from posthouse.client.stream.frames import LockAnswer, OkAnswer
-from posthouse.client.stream.link import Link
 from posthouse.client.stream.pending import Answer, Kind, Pending, PendingCommands
 from posthouse.model.errors import PosthouseError, error
 from tests.client.waiting import until

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from posthouse.client import Client, Published
+from posthouse.client.stream.connection import Link
 from posthouse.client.stream.frames import write_command
-from posthouse.client.stream.link import Link
 from posthouse.client.stream.pending import PendingCommands
 from posthouse.client.stream.publisher import Publisher
 from posthouse.keys import NodeKey

@@ -12,8 +12,7 @@ import pytest
 
 from posthouse.model.clock import FakeClock, SystemClock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.relay.accept.group_commit import GROUP_EVENTS, GROUPS_AHEAD, GroupCommitter
-from posthouse.relay.messages.deferred_writes import DeferredWrites
+from posthouse.relay.accept.group_commit import GROUP_EVENTS, GROUPS_AHEAD, DeferredWrites, GroupCommitter
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.store.sqlite.store import SqliteStore
 from tests.sqlite.waiting import eventually

@@ -16,8 +16,8 @@ from posthouse.client.meshes import Meshes
 from posthouse.client.messages.confirmations import Delivery
 from posthouse.client.messages.receiver import Mailbox, Receiver
 from posthouse.client.stored_events import Stored, StoredEvents
+from posthouse.client.stream.connection import Link
 from posthouse.client.stream.frames import Gap, GapNotice, write_command
-from posthouse.client.stream.link import Link
 from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import MESSAGE

@@ -21,6 +21,7 @@ import msgspec
 from posthouse.client.failures import error_from
 from posthouse.client.messages.confirmations import ConfirmAnswer, Confirmations, Confirmed, Delivery, Presence
 from posthouse.client.messages.receipts import Receipt, Receipts
+from posthouse.client.stream.connection import Link
 from posthouse.client.stream.frames import (
     ConfirmedMessages,
     DeliveredMessage,
@@ -35,7 +36,6 @@ from posthouse.client.stream.frames import (
     RosterEntry,
     write_command,
 )
-from posthouse.client.stream.link import Link
 from posthouse.keys import NodeKey
 from posthouse.model.address import validate_agent_name
 from posthouse.model.errors import PosthouseError, Transient, error

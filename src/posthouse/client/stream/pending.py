@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from posthouse.client.failures import Backoff, error_from, retry_after_s
+from posthouse.client.stream.connection import Link
 from posthouse.client.stream.frames import LockAnswer, OkAnswer
-from posthouse.client.stream.link import Link
 from posthouse.model.errors import PosthouseError, Transient, error
 
 _FIRST_RETRY_S = 0.05

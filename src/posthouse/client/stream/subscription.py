@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from posthouse.client.failures import Backoff, error_from
+from posthouse.client.stream.connection import Link
 from posthouse.client.stream.frames import Closed, EndOfStored, InvalidEvent, SubscribedEvent, write_command
-from posthouse.client.stream.link import Link
 from posthouse.client.transport import ClientOptions
 from posthouse.journal.cursor import Cursor, parse_cursor
 from posthouse.model.errors import PosthouseError, Transient, error

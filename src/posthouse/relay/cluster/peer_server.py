@@ -17,10 +17,9 @@ from posthouse.relay.accept.submission import Answered
 from posthouse.relay.cluster.peer_frames import pack_answer, pack_error, pack_lock_answer, unpack_operation
 from posthouse.relay.locks.service import Locks
 from posthouse.relay.locks.watches import LockWatch
-from posthouse.relay.wire.frames import command_text, text_frame
+from posthouse.relay.wire.frames import WriteBuffer, command_text, text_frame
 from posthouse.relay.wire.lock_operations import ListLocks, LockAnswer, Watch
 from posthouse.relay.wire.websocket import POLICY_VIOLATION, Frame, WebSocket, WebSocketConnection
-from posthouse.relay.wire.write_buffer import WriteBuffer
 
 log = structlog.get_logger(__name__)
 

@@ -19,10 +19,9 @@ from posthouse.journal.cursor import Cursor
 from posthouse.model.clock import Clock
 from posthouse.model.event import Event
 from posthouse.model.limits import SECOND_NS
-from posthouse.relay.accept.group_commit import GroupCommitter
+from posthouse.relay.accept.group_commit import DeferredWrites, GroupCommitter, Name
 from posthouse.relay.accept.mesh_registry import Meshes, Right
 from posthouse.relay.accept.submission import CommitEffects, Confirmed
-from posthouse.relay.messages.deferred_writes import DeferredWrites, Name
 from posthouse.relay.messages.presence import MAX_PROFILES, PresenceTracker, roster, shown_profiles
 from posthouse.relay.messages.reader_session import DeliverySpans, Offer, ReaderSession
 from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings

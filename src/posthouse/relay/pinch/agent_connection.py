@@ -36,9 +36,8 @@ from posthouse.relay.pinch.pinch_settings import TOKENS_PER_ENVELOPE
 from posthouse.relay.pinch.schema.pinch_pb2 import DeliveryConfirm, Envelope
 from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.pinch.submissions import ConfirmSubmission, EnvelopeSubmission, Outcome, PinchSubmission
-from posthouse.relay.wire.frames import binary_frame, close_frame
+from posthouse.relay.wire.frames import CLOSE_S, RoundTrip, WriteBuffer, binary_frame, close_frame
 from posthouse.relay.wire.websocket import INTERNAL_ERROR, POLICY_VIOLATION, Frame, WebSocket, WebSocketConnection
-from posthouse.relay.wire.write_buffer import CLOSE_S, RoundTrip, WriteBuffer
 
 
 def take_envelope(connection: PinchConnection, envelope: Envelope, raw: bytes) -> None:

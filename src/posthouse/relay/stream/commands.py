@@ -1,9 +1,9 @@
 """The commands that a client may send on a stream, and the route that opens a stream.
 
 A verb is a function of the connection and its arguments (JSON bytes). It must not wait: longer work is started with
-`connection.start`. A raised error becomes a NOTICE, unless the verb has an answer of its own. EVENT is here only for
-its malformed forms: the connection collects the events of a frame and submits them as one list. Lock answers carry
-the caller's req, because they may overtake each other.
+`connection.start`. A raised error becomes a NOTICE, unless the verb has an answer of its own. The connection submits
+events and confirmations itself, the events of a frame as one list; EVENT is here only for its malformed forms. Lock
+answers carry the caller's req, because they may overtake each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from posthouse.http.response import HttpResponse
 from posthouse.http.router import Route
 from posthouse.model.address import AGENTS_MAX, validate_agent_name
 from posthouse.model.errors import PosthouseError, Transient, error
-from posthouse.model.event import CONFIRMATION, is_event_id
+from posthouse.model.event import is_event_id
 from posthouse.model.limits import INT64_MAX, LOCK_WATCHES_MAX, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
 from posthouse.model.strict_json import convert_with_ns, parse_json
 from posthouse.relay.accept.mesh_registry import Right
@@ -143,28 +143,6 @@ def close_gap(connection: Connection, arguments: Sequence[bytes]) -> None:
     if session is None or type(topic) is not str or type(seq) is not int or not 0 <= seq <= INT64_MAX:
         raise error("frame_malformed", reason=f"{_FILLED_FORM} follows RECEIVE of the same mesh")
     connection.context.engine.sessions.close_gap(session, topic, seq)
-
-
-class _KindAndId(msgspec.Struct):
-    kind: int
-    id: str
-
-
-_decode_kind = msgspec.json.Decoder(_KindAndId).decode
-
-
-def confirm_messages(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """CONFIRM: submit a confirmation to the accept path."""
-    expect(arguments, "CONFIRM", '["CONFIRM", event]', 1, 1)
-    try:
-        given = _decode_kind(arguments[0])
-    except (msgspec.DecodeError, ValueError, RecursionError) as fault:
-        raise error("confirmation_malformed", reason="it is not an event") from fault
-    if given.kind != CONFIRMATION:
-        refusal = error("confirmation_malformed", reason=f"its kind is {given.kind}, not {CONFIRMATION}")
-        connection.send("OK", given.id, False, refusal.problem())
-        return
-    connection.submit([arguments[0]])
 
 
 _REJECT_FORM = '["REJECT", id, reason]'
@@ -294,7 +272,7 @@ VERBS: dict[str, Verb] = {
     "AGENTS": Verb(change_agents),
     "AUTH": Verb(authenticate),
     "CLOSE": Verb(close_subscription),
-    "CONFIRM": Verb(confirm_messages, has_own_rate=True),
+    "CONFIRM": Verb(Connection.confirm, has_own_rate=True),
     "COUNT": Verb(count_events),
     "EVENT": Verb(refuse_event),
     "FILLED": Verb(close_gap),

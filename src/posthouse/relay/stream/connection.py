@@ -13,10 +13,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 from aiohttp import WSCloseCode
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import decode_event
+from posthouse.model.event import CONFIRMATION, decode_event
 from posthouse.model.rate import Rate, full_bucket, take
 from posthouse.relay.accept.submission import Answered
 from posthouse.relay.context import RelayContext, features_of
@@ -24,9 +25,8 @@ from posthouse.relay.locks.watches import LockWatch
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, REPLACED, SessionEnd
 from posthouse.relay.wire.accept_results import QUEUE_FULL, Accepted, Answer, Declined
-from posthouse.relay.wire.frames import Command, command_text, list_text, read_commands, text_frame
+from posthouse.relay.wire.frames import Command, WriteBuffer, command_text, expect, list_text, read_commands, text_frame
 from posthouse.relay.wire.websocket import POLICY_VIOLATION, Frame, WebSocket, WebSocketConnection
-from posthouse.relay.wire.write_buffer import WriteBuffer
 
 
 class Verb(NamedTuple):
@@ -35,6 +35,14 @@ class Verb(NamedTuple):
     run: Callable[[Connection, Sequence[bytes]], None]
     #: True: the operation spends a rate limit of its own, so the connection's command rate does not apply
     has_own_rate: bool = False
+
+
+class _KindAndId(msgspec.Struct):
+    kind: int
+    id: str
+
+
+_decode_kind = msgspec.json.Decoder(_KindAndId).decode
 
 
 class OpenSubscription(Protocol):
@@ -202,6 +210,19 @@ class Connection(WebSocketConnection):
             return
         if self._submitter.in_flight >= self.context.limits.events_in_flight:
             self.hold_back(True)
+
+    def confirm(self, arguments: Sequence[bytes]) -> None:
+        """CONFIRM: submit a confirmation to the accept path; it is an event too."""
+        expect(arguments, "CONFIRM", '["CONFIRM", event]', 1, 1)
+        try:
+            given = _decode_kind(arguments[0])
+        except (msgspec.DecodeError, ValueError, RecursionError) as fault:
+            raise error("confirmation_malformed", reason="it is not an event") from fault
+        if given.kind != CONFIRMATION:
+            refusal = error("confirmation_malformed", reason=f"its kind is {given.kind}, not {CONFIRMATION}")
+            self.send("OK", given.id, False, refusal.problem())
+            return
+        self.submit([arguments[0]])
 
     def start_read(
         self, read: Callable[[], Coroutine[Any, Any, None]], refuse: Callable[[PosthouseError], None]

@@ -32,8 +32,7 @@ from posthouse.model.strict_json import write_ns_as_text
 from posthouse.relay.context import RelayCall, wants_ns_as_text
 from posthouse.relay.http.schemas import AUTHORS, CURSOR, IDS, KINDS, MESH, SINCE, UNTIL, StoredEventBody
 from posthouse.relay.stream.subscriptions import Subscription, Wanted, check_filter_values, count_values
-from posthouse.relay.wire.frames import EncodedEvent, read_filters
-from posthouse.relay.wire.write_buffer import WriteBuffer
+from posthouse.relay.wire.frames import EncodedEvent, WriteBuffer, read_filters
 
 log = structlog.get_logger(__name__)
 SSE = "text/event-stream"

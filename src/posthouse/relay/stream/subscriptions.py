@@ -29,12 +29,12 @@ from posthouse.relay.wire.frames import (
     EncodedEvent,
     SubscriptionFormat,
     WebSocketFormat,
+    WriteBuffer,
     expect,
     read_filters,
     read_object,
     read_sub,
 )
-from posthouse.relay.wire.write_buffer import WriteBuffer
 
 
 def count_values(filters: Sequence[Filter]) -> int:

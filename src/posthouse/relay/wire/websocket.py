@@ -23,8 +23,7 @@ from posthouse.http.server import HttpConnection
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import KIB, SECOND_NS
 from posthouse.relay.wire.edge_limits import EdgeLimits, StrangersParser
-from posthouse.relay.wire.frames import close_frame, ping_frame, pong_frame
-from posthouse.relay.wire.write_buffer import CLOSE_S, WriteBuffer
+from posthouse.relay.wire.frames import CLOSE_S, WriteBuffer, close_frame, ping_frame, pong_frame
 
 log = structlog.get_logger(__name__)
 HELD_BACK_BYTES = 256 * KIB  # the connection's next frame waits while more than this is unsent
