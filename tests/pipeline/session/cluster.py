@@ -22,6 +22,7 @@ import posthouse
 from posthouse.pipeline.session.class_sharing import sharing_options
 from posthouse.pipeline.session.java import find_java
 from posthouse.pipeline.session.spark import java_environment
+from tests.pipeline.quick_start import NO_COMPILING
 
 _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _SOURCE = Path(posthouse.__path__[0]).parent  # what the workers must not find
@@ -121,6 +122,7 @@ def _flags(url: str, java_options: str) -> list[str]:
         "spark.executor.extraJavaOptions": java_options,
         "spark.driver.defaultJavaOptions": java_options,
         "spark.sql.shuffle.partitions": "2",
+        **NO_COMPILING,
     }
     return ["--master", url, *(f"--conf={name}={value}" for name, value in settings.items())]
 
