@@ -5,8 +5,9 @@ jobs and return them in any order; submitters restore the order. The costly part
 interpreter lock. On one processor threads only take time from the event loop and the writer, so the loop verifies for
 at most a millisecond at a time and serves everything else between two slices. Either way the loop verifies a small
 event that is alone on the whole path at once, and also the events of a batch signature: they share the only part that
-threads would verify in parallel. It does so once per iteration, for two milliseconds at most, so that a flood cannot
-keep it busy.
+threads would verify in parallel. If they are a whole batch, one tree serves all of them. It does so once per iteration,
+for two milliseconds at most, and one more for events that turn out to be no whole batch, so that a flood cannot keep it
+busy.
 
 Usable processors are those of the affinity mask, within the quotas of the control groups (cgroup v2: cpu.max, v1:
 cpu.cfs_quota_us).
@@ -76,7 +77,7 @@ def verify_whole_batch(jobs: Sequence[Job]) -> bool:
         checked = [_check(job) for job in jobs]
         events = [each.event for each in checked]
         author = events[0].pubkey
-        if any([event.pubkey != author for event in events]):
+        if any(event.pubkey != author for event in events):
             return False
         if not is_whole_batch(author, [event.id for event in events], [event.sig for event in events]):
             return False
