@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from posthouse.keys import NodeKey, signature, verify
 from posthouse.keys.batch_signature import read_batch_signature, sign_batch
+from posthouse.keys.signature import is_whole_batch
 from posthouse.model.errors import PosthouseError
-from posthouse.model.merkle_tree import path_length, paths, root, root_of_path
+from posthouse.model.merkle_tree import path_length, root, root_and_paths, root_of_path
 from tests.keys import vectors
 from tests.keys.refusal import refused
 
@@ -38,7 +39,7 @@ def rfc_root(leaves: list[bytes]) -> bytes:
 def test_tree_has_the_shape_of_rfc_6962_and_every_path_leads_to_its_root(size: int) -> None:
     leaves = [blake3(bytes((number,))).digest() for number in range(size)]
     assert root(leaves) == rfc_root(leaves)
-    for index, path in enumerate(paths(leaves)):
+    for index, path in enumerate(root_and_paths(leaves)[1]):
         assert len(path) == 32 * path_length(index, size)
         assert root_of_path(leaves[index], index, size, path) == root(leaves)
 
@@ -76,6 +77,25 @@ def test_signature_over_the_root_is_verified_once_for_the_whole_batch(monkeypatc
         verify(KEY.node, message, sig)
     assert len(checked) == 1
     signature._check_batch.cache_clear()
+
+
+@pytest.mark.parametrize("count", [2, 3, 63, 64])
+def test_whole_batch_is_verified_with_one_tree(count: int) -> None:
+    ids = [blake3(message).hexdigest() for message, _sig in signed(count)]
+    signatures = [sig for _message, sig in signed(count)]
+    other = NodeKey(b"\x08" * 32)
+    assert is_whole_batch(KEY.node, ids, signatures)
+    assert not is_whole_batch(other.node, ids, signatures)
+    assert not is_whole_batch(KEY.node, ids[::-1], signatures)
+    assert not is_whole_batch(KEY.node, ids[:-1], signatures[:-1])
+    assert not is_whole_batch(KEY.node, ids, sign_batch(other, ids))
+    assert not is_whole_batch(KEY.node, ids, [signatures[0], *["b1."] * (count - 1)])
+
+
+@pytest.mark.parametrize("first", ["", "b1.", "00" * 64, "b2.AA"])
+def test_batch_that_does_not_begin_with_a_batch_signature_is_not_whole(first: str) -> None:
+    (_, second) = (sig for _message, sig in signed(2))
+    assert not is_whole_batch(KEY.node, ["00" * 32] * 2, [first, second])
 
 
 def test_refused_batch_is_checked_again_each_time() -> None:

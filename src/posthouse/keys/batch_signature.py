@@ -19,10 +19,10 @@ import msgspec
 from blake3 import blake3
 
 from posthouse.keys.identity import NodeKey
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import BATCH_PREFIX
 from posthouse.model.limits import BATCH_MAX_EVENTS
-from posthouse.model.merkle_tree import HASH_BYTES, path_length, paths, root, root_of_path
+from posthouse.model.merkle_tree import HASH_BYTES, path_length, root_and_paths, root_of_path
 
 _LABEL = b"posthouse-batch-1\n"
 _LEAF = b"\x00"
@@ -54,9 +54,35 @@ def sign_batch(key: NodeKey, event_ids: Sequence[str]) -> list[str]:
     size = len(event_ids)
     if not 2 <= size <= BATCH_MAX_EVENTS:
         raise ValueError(f"a batch has 2 to {BATCH_MAX_EVENTS} events")
-    leaves = [_leaf(bytes.fromhex(event_id)) for event_id in event_ids]
-    signature = key.sign(signed_bytes(size, root(leaves)))
-    return [_write(bytes((index, size)) + signature + path) for index, path in enumerate(paths(leaves))]
+    tree_root, paths = _tree(event_ids)
+    return _write_all(key.sign(signed_bytes(size, tree_root)), paths)
+
+
+def whole_batch_bytes(event_ids: Sequence[str], signatures: Sequence[str]) -> tuple[bytes, bytes] | None:
+    """Return what an Ed25519 signature covers, and that signature, if these are all events of one batch in order.
+
+    Each signature then is, byte for byte, the one that `sign_batch` gives to its event. None says only that they are
+    not a whole batch: each event may still prove itself alone.
+    """
+    try:
+        first = read_batch_signature(signatures[0])
+    except PosthouseError:
+        return None
+    if first.size != len(signatures):
+        return None
+    tree_root, paths = _tree(event_ids)
+    if _write_all(first.signature, paths) != list(signatures):
+        return None
+    return signed_bytes(first.size, tree_root), first.signature
+
+
+def _tree(event_ids: Sequence[str]) -> tuple[bytes, list[bytes]]:
+    return root_and_paths([_leaf(bytes.fromhex(event_id)) for event_id in event_ids])
+
+
+def _write_all(signature: bytes, paths: Sequence[bytes]) -> list[str]:
+    """Return the signatures of the events of a batch, given the paths of all of them."""
+    return [_write(bytes((index, len(paths))) + signature + path) for index, path in enumerate(paths)]
 
 
 def read_batch_signature(text: str) -> BatchSignature:

@@ -22,17 +22,17 @@ def root(leaves: Sequence[bytes]) -> bytes:
     return _levels(leaves)[-1][0]
 
 
-def paths(leaves: Sequence[bytes]) -> list[bytes]:
-    """Return for each leaf the hashes beside its way to the root, from leaf to root, joined."""
-    levels = _levels(leaves)[:-1]
-    found: list[list[bytes]] = [[] for _ in leaves]
-    for index, path in enumerate(found):
-        for level in levels:
-            sibling = index ^ 1
-            if sibling < len(level):
-                path.append(level[sibling])
-            index >>= 1
-    return [b"".join(path) for path in found]
+def root_and_paths(leaves: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
+    """Return the root over at least one leaf, and the path of each leaf."""
+    *levels, (top,) = _levels(leaves)
+    found = [b""]  # the path of the root; from here each level prefixes the siblings of its nodes
+    for level in reversed(levels):
+        last = len(level) - 1
+        found = [
+            level[index ^ 1] + found[index >> 1] if index & 1 or index < last else found[index >> 1]
+            for index in range(last + 1)
+        ]
+    return top, found
 
 
 @lru_cache(maxsize=64 * 64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from posthouse.keys.batch_signature import sign_batch
 from posthouse.model.clock import FakeClock
 from posthouse.model.event import encode_event
-from posthouse.model.limits import BATCH_MAX_EVENTS, SECOND_NS
+from posthouse.model.limits import BATCH_MAX_EVENTS
 from posthouse.relay.accept import verify
 from posthouse.relay.accept.submission import Answered, Job, Submission, Submitter
 from posthouse.relay.accept.verify import (
@@ -26,6 +26,7 @@ from posthouse.relay.accept.verify import (
     usable_processors,
     verifier_threads,
     verify_job,
+    verify_whole_batch,
 )
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.wire.accept_results import Accepted, Answer, Declined
@@ -45,7 +46,13 @@ def verified_on_loop(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(threading.get_ident() == loop_thread)
         verify_job(job)
 
+    def record_batch(jobs: Sequence[Job]) -> bool:
+        if is_whole := verify_whole_batch(jobs):
+            seen.extend([threading.get_ident() == loop_thread] * len(jobs))
+        return is_whole
+
     monkeypatch.setattr(verify, "verify_job", record)
+    monkeypatch.setattr(verify, "verify_whole_batch", record_batch)
     return seen
 
 
@@ -95,12 +102,81 @@ async def test_list_is_verified_on_threads(threaded: RelayEngine, verified_on_lo
 
 
 async def test_events_of_a_batch_signature_are_verified_without_a_change_of_thread(
-    engine: RelayEngine, verified_on_loop: list[bool], monkeypatch: pytest.MonkeyPatch
+    engine: RelayEngine, verified_on_loop: list[bool]
 ) -> None:
-    monkeypatch.setattr(verify, "LONE_SLICE_NS", WAIT_S * SECOND_NS)
     answers = await asyncio.wait_for(engine.accept_many(_batch(BATCH_MAX_EVENTS)), WAIT_S)
     assert [answer.status for answer in answers] == [201] * BATCH_MAX_EVENTS
     assert verified_on_loop == [True] * BATCH_MAX_EVENTS
+
+
+def _jobs(events: Sequence[bytes]) -> Sequence[Job]:
+    return Submission(events, Submitter(lambda _: None, lambda _: None)).jobs
+
+
+@pytest.mark.parametrize("size", [2, 3, 63, 64])
+def test_whole_batch_has_the_rows_that_its_events_have_alone(size: int) -> None:
+    events = _batch(size)
+    together, alone = _jobs(events), _jobs(events)
+    assert verify_whole_batch(together)
+    for job in alone:
+        verify_job(job)
+    assert [job.row for job in together] == [job.row for job in alone]
+    assert None not in [job.row for job in together]
+
+
+def _forged(event: bytes) -> bytes:
+    return event.replace(b'"content":"', b'"content":"forged ', 1)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        lambda batch: batch[1:],
+        lambda batch: [batch[1], batch[0], *batch[2:]],
+        lambda batch: [*batch[:3], batch[2]],
+        lambda batch: [*batch, ALICE.raw()],
+        lambda batch: [*batch[:-1], ALICE.raw()],
+        lambda batch: [*batch[:-1], BOB.raw()],
+        lambda batch: [*batch[:-1], _batch(4)[-1]],
+        lambda batch: [*batch[:-1], _forged(batch[-1])],
+        lambda batch: [*batch[:-1], b"{"],
+        lambda batch: [ALICE.raw(), *batch[1:]],
+    ],
+    ids=[
+        "part",
+        "other order",
+        "repeated",
+        "longer",
+        "native",
+        "other author",
+        "other batch",
+        "forged",
+        "json",
+        "first",
+    ],
+)
+def test_anything_but_a_whole_batch_is_left_to_the_verification_of_each_event(
+    others: Callable[[list[bytes]], list[bytes]],
+) -> None:
+    jobs = _jobs(others(_batch(4)))
+    assert not verify_whole_batch(jobs)
+    assert [(job.row, job.refusal) for job in jobs] == [(None, None)] * len(jobs)
+
+
+async def test_forged_event_of_a_batch_is_refused_without_its_siblings(engine: RelayEngine) -> None:
+    *valid, last = _batch(4)
+    answers = await asyncio.wait_for(engine.accept_many([*valid, _forged(last)]), WAIT_S)
+    assert [answer.status for answer in answers] == [201] * 3 + [400]
+
+
+async def test_batch_of_large_events_takes_the_loop_no_longer_than_a_slice(
+    threaded: RelayEngine, verified_on_loop: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(verify, "LONE_SLICE_NS", 0)
+    answers = await asyncio.wait_for(threaded.accept_many(_batch(8)), WAIT_S)
+    assert [answer.status for answer in answers] == [201] * 8
+    assert verified_on_loop.count(True) == 1
 
 
 async def test_events_that_only_claim_to_share_a_signature_take_the_loop_no_longer_than_a_slice(
