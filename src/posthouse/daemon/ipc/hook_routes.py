@@ -1,6 +1,6 @@
 """Routes that wake agents and run commands: POST /v1/hooks/{program}/{event} for hooks of coding agents,
-/v1/agents/on-mail, /v1/event-hooks for hooks of the user, and the MCP connection of a program, which its waiter ends
-with.
+/v1/agents/on-mail, /v1/event-hooks for hooks of the user, and the MCP connection of a program, with which its waiter
+ends.
 
 The body of a hook is the JSON that the program gives it; the answer is what the hook prints, with its exit code in
 the header Posthouse-Exit. `posthouse hook` is the only client, and it is silent about refusals.
@@ -67,7 +67,7 @@ async def run_hook(call: LocalCall) -> HttpResponse:
 
 
 def _note_inbox(call: LocalCall, session: Session, given: programs.HookInput) -> None:
-    """Keep where the session takes messages; its token stays in memory."""
+    """Keep the session's inbox socket; its token stays in memory."""
     path, token = (call.request.headers.get(name, "") for name in (INBOX_HEADER, INBOX_TOKEN_HEADER))
     if path.startswith("/"):
         session.inbox = InboxSocket(path, token)
