@@ -1,4 +1,4 @@
-"""What `posthouse connect` would change: the request of a user, the files it names, and the change to each.
+"""Planning the changes of `posthouse connect`: the user's request, the files it names, and the change to each.
 
 A plan holds the content that it starts from; it is written only if the file still has it. Nothing here writes except
 `Plan.apply`.

@@ -106,7 +106,7 @@ class EventFilter:
 ANY_EVENT = EventFilter()
 
 
-#: behind the seq of an event whose key was not to be trusted any more when it was signed
+#: printed after the seq of an event whose key was no longer trusted when it was signed
 SUSPECT = " suspect"
 
 

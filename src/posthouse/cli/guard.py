@@ -1,9 +1,9 @@
 """`posthouse guard`: keep agents off files that other agents have reserved.
 
-Two guards ask the daemon before a write: a PreToolUse hook of Claude Code before it edits a file, and a git
-pre-commit hook before a commit. Both let pass what they cannot know (no daemon, no repository), with one line, and
-refuse what they cannot check. A person, who has no POSTHOUSE_AGENT, is warned and never stopped. Writes of a shell
-are not seen before the commit.
+Two guards ask the daemon before a write: a PreToolUse hook of Claude Code before it edits a file, and a git pre-commit
+hook before a commit. Both allow a write when there is nothing to ask (no daemon, no repository), with one line of
+output, and refuse it if the check fails. A person, without POSTHOUSE_AGENT, is warned and never stopped. Writes of a
+shell are only seen at the commit.
 """
 
 from __future__ import annotations

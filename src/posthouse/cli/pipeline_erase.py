@@ -1,4 +1,4 @@
-"""`posthouse pipeline erase`: remove content for good, from the stores first, then from every table of the lake.
+"""`posthouse pipeline erase`: remove content permanently, from the stores first, then from every table of the lake.
 
 A relay deletes its own events and says so in its journal; a bus that is a file erases its records here. The run that
 follows copies these records and erases the same rows from the lake, together with rows that the stores no longer

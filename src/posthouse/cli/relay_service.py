@@ -1,7 +1,7 @@
 """`posthouse relay down`, `status`, `install-service` and `uninstall-service`: a relay that runs in the background.
 
 A running relay holds the lock of its directory and describes itself in run.json there: process, address, version. The
-lock decides whether a relay runs; without it run.json was left by a killed process and counts for nothing.
+lock decides whether a relay runs; without the lock, run.json was left by a killed process and is ignored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`posthouse relay` and the store: back up, verify, restore, reindex, check, export, import and migrate.
+"""`posthouse relay`, commands about the store: back up, verify, restore, reindex, check, export, import and migrate.
 
 `restore`, `reindex`, `import` and `migrate` take the relay's lock and are refused while it runs; `backup`, `verify`,
 `check` and `export` only read and may run at the same time. `verify`, `check`, `export` and `import` exit with 1 if
@@ -103,7 +103,7 @@ def hold_relay_lock(given: Path | None) -> Iterator[Path]:
 
 
 def note_missing_key(output: Output, directory: Path) -> None:
-    """Say what is needed before a relay starts on a store that has come without its key."""
+    """Print a note if a store has arrived without its key, which a relay needs to start on it."""
     from posthouse.relay.ops.backup_archive import KEY_MEMBER
 
     key = directory / KEY_MEMBER

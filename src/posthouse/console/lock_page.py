@@ -1,4 +1,4 @@
-"""The page Locks: who holds what and for how long, who waits, what happened before, and reserved paths of this host.
+"""The page Locks: holders and leases, waiters, the history of locks, and reserved paths of this host.
 
 Locks are the relay's, reservations the daemon's. Only admins break a lock; the history comes from the relay's journal,
 which only admins of the relay may read.

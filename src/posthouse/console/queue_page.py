@@ -1,4 +1,4 @@
-"""The page Queues: what waits at the relay and in the outbox of this host, dead letters, requeue and purge.
+"""The page Queues: messages that wait at the relay and in this host's outbox, dead letters, requeue and purge.
 
 Admins see every queue of the mesh, others their own. Nothing here shows the content of a message. Actions work on the
 rows that were ticked: a bulk action is one request per queue, and each row is refused or done on its own.

@@ -19,7 +19,7 @@ class RecordType:
     #: Body fields and their meaning; a field may be absent unless its text says always.
     body: dict[str, str] = field(default_factory=dict)
     version: int = 1
-    #: The body fields that hold what people and agents wrote, as paths; an erasure empties them.
+    #: The body fields that hold text of people and agents, as paths; an erasure empties them.
     content: tuple[str, ...] = ()
 
 

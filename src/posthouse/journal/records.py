@@ -157,7 +157,7 @@ _DELIVERIES = (
         "the reader's node id",
         {"ids": _IDS, "recipient": "the reader's node id, always; actor is the operator"} | VIA,
     ),
-    # it ends nothing: the delivery goes on under the successor
+    # it ends nothing: the delivery continues under the successor
     RecordType(
         "delivery.moved",
         "the node id of the successor",

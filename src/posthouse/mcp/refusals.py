@@ -1,4 +1,4 @@
-"""Refusals as an agent reads them: code, message, fields, and a hint in the words of the tools and their arguments.
+"""Refusals for agents: code, message, fields, and a hint in terms of the tools and their arguments.
 
 The registry's hints are for people, with commands that a model would try in a shell. A code that is not here keeps
 that hint: the agent shows it to its user. If you rename a tool or an argument: change it here too, a test compares.
@@ -71,7 +71,7 @@ AGENT_HINTS: dict[str, str] = {
 
 
 def agent_hint(failure: PosthouseError) -> str:
-    """Return what an agent can do about a failure."""
+    """Return the hint for an agent about a failure."""
     hint = AGENT_HINTS.get(failure.code)
     if hint is None:
         return failure.hint
