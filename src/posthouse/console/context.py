@@ -45,7 +45,7 @@ class ConsoleCall(Call[ConsoleContext]):
         """The daemon and the relay."""
         return self.context.upstream
 
-    def wish(self, name: str, default: str = "") -> str:
+    def parameter(self, name: str, default: str = "") -> str:
         """Return a parameter of the address, the last one if it is given twice."""
         return dict(self.target.query).get(name, default)
 

@@ -29,7 +29,7 @@ _BAR_LEAST = 1.0  # a step that took no time is still visible
 async def list_conversations(call: ConsoleCall) -> HttpResponse:
     """Show the threads, the one with the newest message first."""
     daemon = call.upstream.daemon
-    before = call.wish("before")
+    before = call.parameter("before")
     threads = await attempt(daemon.threads(before=before or None, limit=PAGE))
     page = threads.value
     return call.page(

@@ -51,7 +51,7 @@ class LiveFilter(NamedTuple):
 
 def filter_of(call: ConsoleCall) -> LiveFilter:
     """Return the filter in the address of a page."""
-    return LiveFilter(call.wish("source"), call.wish("kind"), call.wish("text")[:200])
+    return LiveFilter(call.parameter("source"), call.parameter("kind"), call.parameter("text")[:200])
 
 
 async def show_live(call: ConsoleCall) -> HttpResponse:
@@ -78,7 +78,7 @@ def _last_cursor(rows: Sequence[LiveRow]) -> str:
 
 async def stream_rows(call: ConsoleCall) -> HttpResponse:
     """Stream rows after a number until the page closes the stream."""
-    wanted, reader = filter_of(call), LiveReader(call.upstream, _number(call), call.wish("cursor"))
+    wanted, reader = filter_of(call), LiveReader(call.upstream, _number(call), call.parameter("cursor"))
     with call.context.streams.enter(), call.upstream.feed.listen() as news:
         response = await _open(call)
         while not call.context.is_stopping:
@@ -160,7 +160,7 @@ async def stream_changes(call: ConsoleCall) -> HttpResponse:
 
 
 def _number(call: ConsoleCall) -> int:
-    text = call.wish("after", "0")
+    text = call.parameter("after", "0")
     if not text.isascii() or not text.isdecimal() or len(text) > 15:
         raise error("parameter_invalid", name="after", reason="it is not a number of this stream")
     return int(text)
