@@ -1,7 +1,7 @@
 """`posthouse agent`: add, list, rename, retire and pause the agents of this host.
 
 Every agent has its own inbox; mail to `claude@laptop` goes to the agent `claude` on the host `laptop`. A retired agent
-takes no more mail and keeps its inbox.
+accepts no mail and keeps its inbox.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def retire(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Let an agent take no more mail; its inbox stays readable.
+    """Stop an agent from receiving mail; its inbox stays readable.
 
     For example:
 
@@ -137,7 +137,7 @@ def pause(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Let the mail of agents wait until a time: nothing wakes them, and senders see the state.
+    """Hold the mail of agents until a time: nothing wakes them, and senders see the state.
 
     At the end the mail that waited comes one message at a time.
 

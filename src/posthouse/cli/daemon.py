@@ -270,7 +270,7 @@ def remint(
 def rotate_key(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Replace the key of this host in a mesh; its name, mail and agents keep their addresses.
 
-    The old key signs that the new one takes its place, and the relay refuses the old one from then on. It stays in the
+    The old key signs the new one as its successor, and the relay refuses the old one from then on. It stays in the
     directory, for mail that was sealed for it. If the command is interrupted, run it again.
 
     For example:
@@ -285,7 +285,7 @@ def rotate_key(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output
 
 
 def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """Replace the damaged outbox of a stopped daemon by a new one with all rows that can be read.
+    """Replace the damaged outbox of a stopped daemon with a new one that has all rows that can be read.
 
     The damaged file is kept beside the new one. Messages that the relay already has are not duplicated.
 

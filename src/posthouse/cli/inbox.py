@@ -140,8 +140,8 @@ def mail(
 ) -> None:
     """List mail without marking it as seen: unread mail oldest first, all mail newest first.
 
-    If there is more, the last line says how to go on. With --direct the command reads the queue at the relay itself: it
-    shows messages as they arrive, until Ctrl-C, and confirms each one after it is shown.
+    If there is more, the last line says how to continue. With --direct the command reads the queue at the relay itself:
+    it shows messages as they arrive, until Ctrl-C, and confirms each one after it is shown.
 
     For example:
 

@@ -131,7 +131,7 @@ def backup(
     """Write a consistent copy of a relay's store, while the relay runs or not.
 
     The copy is a SQLite file, also of a store in PostgreSQL; large databases are better copied by pg_basebackup.
-    The relay's key is included only with `--with-key`: whoever has it can pose as the relay.
+    The relay's key is included only with `--with-key`: anyone who has it can pose as the relay.
 
     For example:
 
@@ -261,7 +261,7 @@ def _restoring(data_dir: Path | None, *, in_place: bool) -> tuple[str, Callable[
 
 
 def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
-    """Write the store anew, with all its indexes, and replace the file; needs as much free space as the store has.
+    """Rewrite the store with all its indexes, and replace the file; needs as much free space as the store has.
 
     Refused while the relay runs. Damage in indexes is repaired; damage in other tables is an error and changes nothing.
 
@@ -376,7 +376,7 @@ def migrate(
 ) -> None:
     """Move the store of a relay from a SQLite file to PostgreSQL, or back; refused while a relay uses it.
 
-    Epoch and seqs stay, so readers and the lake go on at their cursors. A digest of every table proves the copy. The
+    Epoch and seqs stay, so readers and the lake continue at their cursors. A digest of every table proves the copy. The
     old store is marked, and no relay starts on it any more. If the command is interrupted, run it again. The key is not
     part of the store: the relay needs the same key.json at its new place.
 
