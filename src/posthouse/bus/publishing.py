@@ -60,7 +60,7 @@ class Publisher:
         return encode_payload(payload, self.core.max_payload_bytes)
 
     async def encode_large(self, payload: Any) -> msgspec.Raw:
-        """Return the JSON text of a payload, encoded on a thread, so that the loop goes on."""
+        """Return the JSON text of a payload, encoded on a thread, so that the loop continues."""
         max_bytes = self.core.max_payload_bytes
         if exceeds(payload, max_bytes):
             raise error("payload_too_large", limit_bytes=max_bytes)

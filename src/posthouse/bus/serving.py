@@ -76,7 +76,7 @@ class EndpointServers:
         await self._update_all([endpoint for endpoint in registered if is_reached(endpoint.subject, pattern)])
 
     async def _update_all(self, endpoints: list[Endpoint]) -> None:
-        """Start servers; their handlers run first when the caller goes on, which may not know its subscription yet."""
+        """Start servers; handlers run only after the caller continues, which may not know its subscription yet."""
         joining = [joining for endpoint in endpoints if (joining := self._update(endpoint)) is not None]
         for join in joining:
             join.is_awaited = True
@@ -299,7 +299,7 @@ class _JoinEndpoint:
         self.mode = mode
         #: resolves when the operation has ended, whatever its result
         self.done: asyncio.Future[None] = core.loop.create_future()
-        #: a caller starts the server when it goes on
+        #: a caller starts the server when it continues
         self.is_awaited = False
         self.server: EndpointServer | None = None
         self._reset()

@@ -104,7 +104,7 @@ class PortableWatcher:
                 stop_event=self._is_closed,
             ):
                 self._loop.call_soon_threadsafe(self._report, {path for _, path in changes}, context=self._context)
-        except (OSError, RuntimeError) as failure:  # housekeeping goes on scanning
+        except (OSError, RuntimeError) as failure:  # housekeeping continues scanning
             if not self._is_closed.is_set():
                 log.error("mailboxes_not_watched", reason=str(failure))
 

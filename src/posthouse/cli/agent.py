@@ -121,7 +121,7 @@ def retire(
     """
     with daemon_options.client() as daemon:
         agent = daemon.retire_agent(name, reason)
-    output.result(agent, f"{agent.name} takes no more mail: {agent.retired_reason}")
+    output.result(agent, f"{agent.name} no longer accepts mail: {agent.retired_reason}")
 
 
 Names = Annotated[str, Parameter(completer=complete_agents, help="Names of the agents; by default the one you act as.")]

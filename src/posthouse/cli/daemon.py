@@ -150,9 +150,9 @@ def status(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = P
         health = daemon.health()
         directory = daemon.place.directory
     values: dict[str, Any] = {**msgspec.to_builtins(health), "directory": str(directory)}
-    told = values | ({} if health.clock_doubt is None else {"clock_trusted": f"no: {health.clock_doubt}"})
+    fields = values | ({} if health.clock_doubt is None else {"clock_trusted": f"no: {health.clock_doubt}"})
     left_out = ("meshes", "clock_doubt")
-    shown = [f"{name:<20}{value}" for name, value in told.items() if value is not None and name not in left_out]
+    shown = [f"{name:<20}{value}" for name, value in fields.items() if value is not None and name not in left_out]
     output.result(values, "\n".join([*shown, *(_mesh_line(mesh) for mesh in health.meshes)]))
     if health.clock_warning is not None:
         output.note(health.clock_warning)

@@ -178,8 +178,8 @@ def withdraw(
     """
     with daemon_options.client() as daemon:
         answer = daemon.withdraw(id)
-    told = {"dropped": "it was not sent", "withdrawing": "its readers are told"}
-    output.result(answer, f"{answer['message_id']} withdrawn: {told[str(answer['state'])]}")
+    effects = {"dropped": "it was not sent", "withdrawing": "its readers are notified"}
+    output.result(answer, f"{answer['message_id']} withdrawn: {effects[str(answer['state'])]}")
 
 
 app = noun("outbox", "List the messages sent from this host, requeue them or drop them.")

@@ -204,7 +204,7 @@ def restore(
     /,
     *,
     in_place: Annotated[
-        bool, Parameter(negative="", help="Go on from the file relay.db that is there, an older copy.")
+        bool, Parameter(negative="", help="Continue from the file relay.db that is there, an older copy.")
     ] = False,
     data_dir: DataDir = None,
     high_water: MarkOption = None,

@@ -147,8 +147,8 @@ class Transport:
 
     async def _note_time(self, _session: object, _context: object, ended: aiohttp.TraceRequestEndParams) -> None:
         with suppress(ValueError, KeyError):  # no Date, or an invalid one
-            told = parsedate_to_datetime(ended.response.headers["Date"]).timestamp()
-            self.clock_difference_s = self._clock.wall_ns() // SECOND_NS - round(told)
+            relay_s = parsedate_to_datetime(ended.response.headers["Date"]).timestamp()
+            self.clock_difference_s = self._clock.wall_ns() // SECOND_NS - round(relay_s)
 
     async def open_stream(self) -> aiohttp.ClientWebSocketResponse[bool]:
         """Open the WebSocket of the stream; the caller sets the timeout and translates failures."""

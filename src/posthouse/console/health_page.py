@@ -189,7 +189,7 @@ def _cluster_warnings(cluster: ClusterState | None) -> Iterator[Warning]:
         yield Warning("No relay leads: locks wait until one does.")
     for each in cluster.relays:
         if not each.is_alive:
-            hint = "Its clients go on at another one; the leader forgets it after a while."
+            hint = "Its clients continue at another one; the leader forgets it after a while."
             yield Warning(f"The relay {each.url} has been silent for {seconds(each.silent_s)}.", hint=hint)
 
 

@@ -28,7 +28,7 @@ AGENT_HINTS: dict[str, str] = {
     "topic_exists": "Use it: `topic` with action follow, or `send` to it.",
     "topic_invalid": "A topic is letters, digits, _ and -, in parts separated by dots.",
     "body_too_large": "Shorten `message`, or write it to a file and send its path.",
-    "budget_exceeded": "This conversation has used up its budget. If it must go on, `send` without `reply_to`.",
+    "budget_exceeded": "This conversation has used up its budget. If it must continue, `send` without `reply_to`.",
     "idempotency_key_reused": "Repeat the call unchanged, or leave `idempotency_key` out to send a new message.",
     "id_invalid": "Use an id exactly as `inbox`, `read` or `send` gave it; leave `idempotency_key` out.",
     "no_responder": "It is not online. `send` without `wait_s`: it reads the message when it is back.",

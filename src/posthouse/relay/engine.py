@@ -128,7 +128,7 @@ class EngineSettings:
 
 
 def exit_unless_damaged(failure: Fatal) -> None:
-    """End the process, unless a file is damaged: then reads go on, the writer refuses all, /healthz says so."""
+    """End the process, unless a file is damaged: then reads continue, the writer refuses all, /healthz says so."""
     if failure.code != "store_damaged":
         exit_process(failure)
 

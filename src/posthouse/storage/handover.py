@@ -142,7 +142,7 @@ class LoopResults:
     def _call_back(self, on_done: OnDone, item: PendingItem[Any]) -> None:
         try:
             on_done(item.result, item.error)
-        except Exception as defect:  # noqa: BLE001 - handled as in a future's callback: other items go on
+        except Exception as defect:  # noqa: BLE001 - handled as in a future's callback: other items continue
             self.loop.call_exception_handler({"message": "a commit callback raised", "exception": defect})
 
     def _stop_deferring(self) -> None:

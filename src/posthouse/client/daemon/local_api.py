@@ -104,7 +104,7 @@ class InboxItem(msgspec.Struct, frozen=True):
     def notices(self) -> tuple[str, ...]:
         """Warnings for a reader before it acts on the message, in words."""
         newer = f"{self.newer_from_sender}{'+' if self.newer_from_sender >= _NEWER_COUNTED else ''}"
-        told = (
+        notices = (
             (self.is_withdrawn, "withdrawn by its sender"),
             (self.replaced_by is not None and not self.is_withdrawn, "superseded by a later message"),
             (
@@ -115,7 +115,7 @@ class InboxItem(msgspec.Struct, frozen=True):
             (self.read_before is not None, f"read before, at {self.read_before}, and not answered"),
             (self.newer_from_sender > 0, f"{newer} newer from this sender"),
         )
-        return tuple(text for is_so, text in told if is_so)
+        return tuple(text for is_so, text in notices if is_so)
 
 
 class Participant(msgspec.Struct, frozen=True):

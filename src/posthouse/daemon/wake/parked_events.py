@@ -39,7 +39,7 @@ class ParkedEvent(NamedTuple):
     next_at_ns: int
 
     @property
-    def told(self) -> Mapping[str, str]:
+    def command_environment(self) -> Mapping[str, str]:
         """The environment of the command."""
         return msgspec.json.decode(self.environment, type=dict[str, str])
 
@@ -48,7 +48,7 @@ class ParkedEvent(NamedTuple):
         return {
             "hook": self.hook,
             "event_id": self.event_id,
-            "event": self.told["POSTHOUSE_EVENT"],
+            "event": self.command_environment["POSTHOUSE_EVENT"],
             "mesh": self.mesh,
             "ref": self.ref,
             "attempts": self.attempts,

@@ -107,7 +107,7 @@ class Attempt(NamedTuple):
     #: what the token of the command permits
     ref: str | None
     #: environment of the command
-    told: Mapping[str, str]
+    command_environment: Mapping[str, str]
     #: 1 for the first
     number: int
 
@@ -293,11 +293,11 @@ class UserHooks:
     async def _park(self, hook: UserHook, event: HookEvent, attempts: int, exit_code: int) -> bool:
         """Park an event after its last attempt; return False if the hook has no room and must retry it."""
         now_ns = self._home.clock.wall_ns()
-        told = msgspec.json.encode(event.environment(hook.event)).decode()
+        environment = msgspec.json.encode(event.environment(hook.event)).decode()
         next_at_ns = now_ns + retry_s(attempts, ATTEMPTS) * SECOND_NS
         record = event.record
         parked = ParkedEvent(
-            hook.name, event.id, record.mesh, record.ref, told, attempts, exit_code, now_ns, next_at_ns
+            hook.name, event.id, record.mesh, record.ref, environment, attempts, exit_code, now_ns, next_at_ns
         )
         is_parked = await self.parked.park(parked)
         log.warning("hook_failed", hook=hook.name, event_id=event.id, exit=exit_code, is_parked=is_parked)
@@ -309,7 +309,8 @@ class UserHooks:
             try:
                 for event in await self.parked.due(hook.name, CONCURRENCY):
                     exit_code = await self._attempt(
-                        hook, Attempt(event.event_id, event.mesh, event.ref, event.told, event.attempts + 1)
+                        hook,
+                        Attempt(event.event_id, event.mesh, event.ref, event.command_environment, event.attempts + 1),
                     )
                     if exit_code == 0:
                         await self.parked.remove(event)
@@ -324,7 +325,7 @@ class UserHooks:
         async with self._free:
             with self._tokens.issue(given.ref) as token:
                 address = {} if self.url is None else {"POSTHOUSE_URL": self.url}
-                env = {**given.told, **address, "POSTHOUSE_TOKEN": token}
+                env = {**given.command_environment, **address, "POSTHOUSE_TOKEN": token}
                 ended = await run_command((SHELL, "-c", hook.command), env, hook.timeout_s, self._home.clock)
         body = {"event_id": given.event_id, "attempt": given.number, "exit": ended.exit, "ms": ended.ms}
         body |= {"timeout": True} if ended.is_timeout else {}

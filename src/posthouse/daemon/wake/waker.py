@@ -205,8 +205,8 @@ class Waker:
         pause = self._pauses.find(session.agent)
         if str(given.error) not in LIMIT_KINDS or (pause is not None and pause.set_by != HOOK):
             return  # a pause that a person or the agent has set stays
-        told = f"{given.last_assistant_message or ''}\n{given.error_details or ''}"
-        until_ns = resume_at_ns(told, self._clock.wall_ns())
+        message = f"{given.last_assistant_message or ''}\n{given.error_details or ''}"
+        until_ns = resume_at_ns(message, self._clock.wall_ns())
         await self._pauses.pause([session.agent], until_ns, f"usage limit of {session.program}", HOOK)
         log.info("agent_paused", agent=session.agent, error=str(given.error))
 

@@ -35,7 +35,7 @@ COPIES: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "follow_restart",
         409,
-        "the copy cannot go on: {reason}",
+        "the copy cannot continue: {reason}",
         "Take a new copy; `posthouse relay follow` does so by itself.",
     ),
     ErrorSpec(

@@ -230,8 +230,8 @@ STORAGE: tuple[ErrorSpec, ...] = (
         "store_rolled_back",
         500,
         "{path} is {found}, but the relay had reached {reached}: it is an older copy",
-        "Put the newest file back, or go on from this one with `posthouse relay restore --in-place`: it begins a new "
-        "epoch, so that clients notice the loss.",
+        "Put the newest file back, or continue from this one with `posthouse relay restore --in-place`: it begins a "
+        "new epoch, so that clients notice the loss.",
         exit=Exit.BROKEN,
     ),
     ErrorSpec(

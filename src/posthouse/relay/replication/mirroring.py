@@ -175,7 +175,7 @@ class Mirroring:
         return MirrorPage(events, str(extent.cursor(seq)), seq >= extent.head)
 
     async def _load_keys(self, wanted: Filter) -> list[bytes]:
-        """Return the sorted keys of a comparison; they stay the same as long as it goes on."""
+        """Return the sorted keys of a comparison; they stay the same as long as it continues."""
         now_ns = self._clock.boot_ns()
         kept = self._key_set
         if kept is None or kept.wanted != wanted or now_ns - kept.used_ns > _KEPT_S * SECOND_NS:

@@ -73,7 +73,7 @@ LeaseMs = Annotated[
     ),
 ]
 Mesh = Annotated[str, Meta(description="The mesh of the lock.", pattern="^[A-Za-z0-9_-]{1,64}$")]
-LockCursor = Annotated[str, Meta(description="Where to go on, as a former answer gave it.", max_length=4096)]
+LockCursor = Annotated[str, Meta(description="Where to continue, as a former answer gave it.", max_length=4096)]
 
 
 class Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -55,7 +55,7 @@ class ServerChange(enum.Enum):
     NONE = "none"
     """It is the same server."""
     COMPLETE = "complete"
-    """It is a promoted standby that has every record: the epoch goes on."""
+    """It is a promoted standby that has every record: the epoch continues."""
     LOSSY = "lossy"
     """Records may be missing: a new epoch must begin."""
 
