@@ -151,7 +151,7 @@ class Request:
 
     def line(self) -> Line:
         """Return the maker of the lines that hooks run."""
-        from posthouse.cli.service import program
+        from posthouse.cli.service_units import program
 
         return hook_line(self.tool, program(), self.agent, hook_directory(self.daemon_options))
 

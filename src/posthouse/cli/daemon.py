@@ -23,7 +23,7 @@ from posthouse.cli.daemon_start import StartOptions, daemon_pid, ensure_daemon, 
 from posthouse.cli.lean_imports import import_for_server
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.service import install_service, uninstall_service
+from posthouse.cli.service_units import install_service, uninstall_service
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:

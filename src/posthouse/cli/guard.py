@@ -20,7 +20,7 @@ from posthouse.cli.connect_hooks import GUARD, hook_line
 from posthouse.cli.connect_plan import Plan, hook_directory, plan_change
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output, one_line
-from posthouse.cli.service import program
+from posthouse.cli.service_units import program
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, error
 

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from posthouse.cli.config import flags_of, load_settings, setting_tokens
 from posthouse.cli.output import PLAIN, Output
-from posthouse.cli.service import ServiceDefinition, program, remove_service, write_service
+from posthouse.cli.service_units import ServiceDefinition, program, remove_service, write_service
 from posthouse.model.codes.spec import Exit
 
 if TYPE_CHECKING:

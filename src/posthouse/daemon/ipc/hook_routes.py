@@ -17,7 +17,7 @@ from posthouse.daemon.agents.reservations import real_path
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.request_fields import AgentName, form
 from posthouse.daemon.wake import programs
-from posthouse.daemon.wake.commands import COMMAND_MAX_CHARS
+from posthouse.daemon.wake.mail_commands import COMMAND_MAX_CHARS
 from posthouse.daemon.wake.sessions import InboxSocket, Session, find_program
 from posthouse.daemon.wake.waker import Announced
 from posthouse.http.response import HttpResponse, json_response, to_aiohttp

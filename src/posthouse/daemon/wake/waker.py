@@ -20,7 +20,7 @@ from posthouse.daemon.agents.processes import ProcessRef
 from posthouse.daemon.agents.registry import AgentFields, AgentRegistry
 from posthouse.daemon.wake import programs
 from posthouse.daemon.wake.announcements import NO_CLAIM, Announcer, Claim
-from posthouse.daemon.wake.commands import MailCommands, WakeLimit
+from posthouse.daemon.wake.mail_commands import MailCommands, WakeLimit
 from posthouse.daemon.wake.sessions import Session, Sessions
 from posthouse.daemon.wake.transcripts import Transcript
 from posthouse.daemon.wake.usage_limits import LIMIT_KINDS, resume_at_ns
