@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.daemon.wake.test_commands import lines
 
 from posthouse.client.daemon import AsyncDaemonClient, DaemonClient
 from posthouse.daemon.agents.pauses import FIRST_GAP_S, GAP_S
@@ -18,6 +17,7 @@ from posthouse.model.limits import SECOND_NS
 from tests.client.waiting import until
 from tests.daemon.hosts import Host, eventually, make_host, restart, running
 from tests.daemon.test_inbox import item
+from tests.daemon.wake.test_mail_commands import lines
 
 
 @pytest.fixture
