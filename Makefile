@@ -11,7 +11,7 @@ LINTS := style types layers declared dead
 # Keep compiled modules: without them each of the many processes of the tests compiles posthouse again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup up down test check lint $(LINTS) format house bench peers faults soak lock audit docs site release image clean
+.PHONY: help setup up down test check lint $(LINTS) format house bench peers sample faults soak lock audit docs site release image clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -29,7 +29,7 @@ down: ## stop the relay and the daemon that `make up` started
 test: lint check ## everything that has to pass: lint and all tests
 
 check: setup ## the tests alone
-	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist loadgroup -m "not campaign" $(PYTEST_ARGS)
 
 lint: setup house ## ruff, types, layers, declared dependencies, dead code, house report
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(LINTS)
@@ -65,8 +65,11 @@ peers: setup ## posthouse beside Redis, PostgreSQL, JetStream, RabbitMQ and etcd
 	@bench/peers/install
 	@$(BIN)/python -m bench peers $(PEERS)
 
-faults: setup ## the whole fault campaign: kill -9, full disks, stalled readers
-	@POSTHOUSE_FAULTS=full $(BIN)/pytest -m faults --timeout 7200 -o faulthandler_timeout=0 $(PYTEST_ARGS)
+sample: setup ## a short round of every fault campaign; CI runs it after the tests
+	@$(BIN)/pytest -n $(JOBS) --dist loadgroup -m campaign $(PYTEST_ARGS)
+
+faults: setup ## the whole fault campaigns: kill -9, full disks, stalled readers
+	@POSTHOUSE_FAULTS=full $(BIN)/pytest -m "faults or campaign" --timeout 7200 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 soak: setup ## keep 50 idle connections for ten minutes; none may be lost
 	@$(BIN)/python -m scripts.soak

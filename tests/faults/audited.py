@@ -1,6 +1,6 @@
 """The last step of every campaign that leaves a store behind: the pipeline's audit of all of its stores together.
 
-A sample (`make test`) runs the rules in this process, which costs a fraction of a second; the whole campaign
+A sample (`make sample`) runs the rules in this process, which costs a fraction of a second; the whole campaign
 (`make faults`) has Spark read the same files and judge them once more. A finding is a sentence.
 """
 

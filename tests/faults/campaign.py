@@ -1,8 +1,9 @@
 """How long a fault test runs, and with which chance.
 
-A fault test is marked `@pytest.mark.faults` and asks `rounds(sample, full)` how often to do its worst: the sample
-is part of `make test`, the full number runs with POSTHOUSE_FAULTS=full (`make faults`). Chance comes from
-`chance(name)`; POSTHOUSE_FAULT_SEED repeats a run, and the report's header says which seed it was.
+A campaign is marked `@pytest.mark.campaign` and asks `rounds(sample, full)` how often to do its worst: `make sample`
+runs the sample, `make faults` the full number (POSTHOUSE_FAULTS=full). Tests of `make test` that have more rounds there
+are marked `@pytest.mark.faults`. Chance comes from `chance(name)`; POSTHOUSE_FAULT_SEED repeats a run, and the report's
+header says which seed it was.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tests.relay.authors import Author
 Told = dict[tuple[int, int], int]
 
 
-@pytest.mark.faults
+@pytest.mark.campaign
 def test_answered_events_survive_kill_and_none_is_there_twice(tmp_path: Path) -> None:
     folder, luck = tmp_path / "relay", chance("accept")
     folder.mkdir(mode=0o700)

@@ -24,7 +24,7 @@ from tests.faults.child import Child
 from tests.faults.relay_process import RelayProcess
 from tests.pipeline.filled_lake import fill_lake
 
-pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("archive-faults")]
+pytestmark = [pytest.mark.campaign, pytest.mark.xdist_group("archive-faults")]
 
 EVENTS = 3_000
 WAITING = 40

@@ -19,7 +19,7 @@ MESSAGES = rounds(400, 5_000)
 KILLS = rounds(6, 60)
 
 
-@pytest.mark.faults
+@pytest.mark.campaign
 @pytest.mark.xdist_group("bus-campaign")
 async def test_every_published_message_is_handled_whoever_is_killed(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, MESSAGES, KILLS, chance("bus"))
@@ -29,7 +29,7 @@ async def test_every_published_message_is_handled_whoever_is_killed(tmp_path: Pa
     assert sum(len(lines_of(campaign.ledger(name))) for name in PUBLISHERS) >= MESSAGES
 
 
-@pytest.mark.faults
+@pytest.mark.campaign
 @pytest.mark.xdist_group("bus-campaign")
 async def test_every_message_to_a_group_of_processes_is_handled_whoever_is_killed(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, MESSAGES, KILLS, chance("bus groups"), ("server", "second", "third"), "workers")

@@ -16,7 +16,7 @@ from tests.faults.locks_linear import find_violation
 from tests.faults.locks_model import INITIAL, Op, changed, covers, step
 from tests.relay.both_stores import server_findings
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.xdist_group("cluster")]
+pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.xdist_group("cluster")]
 
 
 def test_histories_under_kills_stops_and_clock_steps_are_linearizable(tmp_path: Path, database: str) -> None:

@@ -25,7 +25,7 @@ from tests.faults.messages_checker import check_messages
 from tests.postgresql.server import PostgresServer
 from tests.relay.both_stores import server_findings
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.xdist_group("cluster")]
+pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.xdist_group("cluster")]
 LIMIT_S = rounds(300, 1_200)  # far longer than a run takes on a quiet machine
 BURST = 20
 AHEAD = 200  # far from the length of a queue

@@ -22,7 +22,7 @@ from tests.faults.daemon_campaign import AGENTS, HOSTS, Agent, Campaign, Ledger,
 from tests.faults.daemon_checker import check_campaign
 from tests.faults.host_faults import small_disks
 
-pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("daemon-faults")]
+pytestmark = [pytest.mark.campaign, pytest.mark.xdist_group("daemon-faults")]
 PATIENCE_S = 600
 
 

@@ -28,7 +28,7 @@ from tests.postgresql.standby import Replication, run_replication
 from tests.relay.cluster.relays import free_port
 from tests.relay.replication.follow_process import Standby, leader_in
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.campaign
 EVENTS = 200
 PATIENCE_S = 60
 AUTHOR = NodeKey(bytes([7]) * 32)

@@ -19,7 +19,7 @@ from tests.faults.locks_client import SHARED
 from tests.faults.locks_linear import FOREVER, find_violation
 from tests.faults.locks_model import INITIAL, Op, changed, covers, step
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.xdist_group("lock-faults")]
+pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.xdist_group("lock-faults")]
 
 
 def test_histories_under_stops_kills_delays_and_clock_steps_are_linearizable(tmp_path: Path) -> None:

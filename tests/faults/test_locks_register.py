@@ -18,7 +18,7 @@ from tests.faults.child import Child
 from tests.faults.locks_register import LEASE_S
 from tests.faults.relay_process import RelayProcess
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.xdist_group("lock-faults")]
+pytestmark = [pytest.mark.campaign, pytest.mark.slow, pytest.mark.xdist_group("lock-faults")]
 WORKERS = 4
 PATIENCE_S = 60
 

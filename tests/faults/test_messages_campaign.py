@@ -13,7 +13,7 @@ from tests.faults.messages_campaign import Campaign, Correspondence
 from tests.faults.messages_checker import check_messages
 from tests.faults.messages_wire import Wire, wire_to
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.campaign
 
 LIVE = 5
 AHEAD = 500  # several windows, far from the length of a queue

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.campaign import chance, rounds
 from tests.faults.pinch_campaign import Campaign
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.campaign
 
 PER_FAULT = 120
 

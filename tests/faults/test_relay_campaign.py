@@ -23,7 +23,7 @@ from tests.faults.relay_campaign import (
 )
 from tests.faults.relay_checker import check_campaign
 
-pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("relay-faults")]
+pytestmark = [pytest.mark.campaign, pytest.mark.xdist_group("relay-faults")]
 
 
 async def test_killed_relay_loses_and_repeats_nothing_and_subscribers_miss_nothing(tmp_path: Path) -> None:

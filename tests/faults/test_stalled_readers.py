@@ -25,7 +25,7 @@ from tests.relay.edge import Author, Stream
 from tests.relay.hostile.wire import Wire, masked
 from tests.relay.process.relay import RelayProcess, relay_process
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.campaign
 MIB = 1024 * 1024
 BOUND = 16 * MIB
 #: rows, pages and interpreter overhead of requests that run; far below what the attack would take

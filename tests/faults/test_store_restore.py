@@ -28,7 +28,7 @@ def look(path: Path) -> str:
     return "old" if found == OLD else "new"
 
 
-@pytest.mark.faults
+@pytest.mark.campaign
 def test_a_restore_killed_at_any_step_leaves_no_mixture_and_can_be_run_again(tmp_path: Path) -> None:
     seen = []
     for step in range(1, 100):

@@ -100,7 +100,7 @@ def reports(child: Child) -> Iterator[dict[str, Any]]:
             yield value
 
 
-@pytest.mark.faults
+@pytest.mark.campaign
 def test_a_first_load_that_is_killed_anywhere_is_completed_by_runs_that_follow_the_relay_until_asked_to_end(
     place: Place, spark: SparkSession
 ) -> None:
@@ -129,7 +129,7 @@ def test_a_first_load_that_is_killed_anywhere_is_completed_by_runs_that_follow_t
     check_private(place.lake.path)
 
 
-@pytest.mark.faults
+@pytest.mark.campaign
 def test_an_erasure_that_is_killed_anywhere_is_completed_by_the_next_and_nothing_of_it_is_left(
     place: Place, spark: SparkSession
 ) -> None:
