@@ -183,7 +183,7 @@ def wait(
     """Wait for unread mail that no wait has shown, show it oldest first and mark it as seen.
 
     Ends without a result after the timeout. The wait continues while the daemon restarts. Each set of conditions has a
-    mark of its own: waiting for one sender passes over no mail of another.
+    mark of its own: waiting for one sender does not skip mail of another.
 
     For example:
 
