@@ -2,9 +2,8 @@
 
 One client at a time. The drain may send once the relay has admitted the node. A message is confirmed only after the
 inbox has it, so after any failure the relay sends it again and the inbox recognises it; a message that cannot be
-decrypted is stored with the reason and rejected. `run` raises only failures that must end the daemon: another
-connection of the same key took over, the relay has a different key, or it lacks a required feature. It retries after
-all others.
+decrypted is stored with the reason and rejected. `run` raises only failures that end the daemon: another connection of
+the same key took over, the relay has a different key, or it lacks a required feature. It retries after all others.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ _REFRESH_EVERY_S = 60.0
 _MAYBE_OUTDATED = frozenset({"topic_unknown", "member_name_unknown", "member_key_changed"})
 _REFRESH_TIMEOUT_S = 2.0  # while a local request waits for it
 _REFRESH_MIN_NS = 1_000_000_000  # between refreshes that senders and requests cause
-#: statuses of a login that the relay did not accept: a later proof may succeed, once the clock is right or the network
-#: fast
+#: statuses of a login that the relay did not accept: a later proof may succeed, with a correct clock or faster network
 _LOGIN_STATUSES = frozenset({401, 408})
 
 
