@@ -1,4 +1,4 @@
-"""Three relays on one PostgreSQL behind a proxy: messages go on, and locks stay held, when one relay is killed.
+"""Three relays on one PostgreSQL behind a proxy: messages continue, and locks stay held, when one relay is killed.
 
 Run it with `python examples/cluster/main.py`, which starts a PostgreSQL of its own from Debian's package `postgresql`,
 or with the URL of an empty database: `python examples/cluster/main.py postgresql://USER@HOST/DATABASE`.

@@ -37,7 +37,7 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def watchdog_s(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Return the seconds between two notifications that the watchdog asks of this process, or None."""
+    """Return the seconds between two notifications that the watchdog expects from this process, or None."""
     interval, process = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not interval.isdigit() or (process and process != str(os.getpid())):
         return None

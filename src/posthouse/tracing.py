@@ -174,7 +174,7 @@ def _context_of(traceparent: str) -> Any:
 def open_tracer(url: str, service: str, *, ratio: float = 1.0, clock: Clock | None = None) -> Tracer:
     """Return a tracer that exports to a collector, such as http://127.0.0.1:4318, as the service of this name.
 
-    `ratio` is the part of new traces that are recorded. Headers, such as a token of the collector, come from
+    `ratio` is the share of new traces that are recorded. Headers, such as a token of the collector, come from
     OTEL_EXPORTER_OTLP_HEADERS. Raises extra_missing without the extra `otel`, and otlp_url_invalid.
     """
     endpoint = otlp_endpoint(url)
@@ -208,7 +208,7 @@ def otlp_endpoint(url: str) -> str:
 
 
 class _FailureLog(logging.Handler):
-    """Says now and then that spans are lost, in place of the library's lines for every batch."""
+    """Logs at intervals that spans are lost, in place of the library's lines for every batch."""
 
     def __init__(self, endpoint: str, clock: Clock) -> None:
         super().__init__(logging.WARNING)
@@ -220,7 +220,7 @@ class _FailureLog(logging.Handler):
         now_ns = self._clock.boot_ns()
         if self._said_ns is None or now_ns - self._said_ns >= _COMPLAIN_NS:
             self._said_ns = now_ns
-            from posthouse.log import get_log  # loads structlog and rich, which a command that sends does without
+            from posthouse.log import get_log  # loads structlog and rich, which a sending command does not need
 
             get_log(__name__).warning("traces_not_exported", endpoint=self._endpoint, reason=record.getMessage()[:300])
 

@@ -13,7 +13,7 @@ import pytest
 from posthouse.model.codes.spec import Exit
 from posthouse.sqlite.store_lock import StoreLock
 from tests.cli.command_line import CommandLine
-from tests.cli.test_service import config, verify
+from tests.cli.test_service_units import config, verify
 from tests.client.certificates import make_certificate
 from tests.sqlite.waiting import eventually
 

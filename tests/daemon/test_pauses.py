@@ -11,13 +11,13 @@ import pytest
 
 from posthouse.client.daemon import AsyncDaemonClient, DaemonClient
 from posthouse.daemon.agents.pauses import FIRST_GAP_S, GAP_S
-from posthouse.daemon.wake.commands import WAKE_EVERY_S
+from posthouse.daemon.wake.mail_commands import WAKE_EVERY_S
 from posthouse.model.clock import FakeClock, format_utc
 from posthouse.model.limits import SECOND_NS
 from tests.client.waiting import until
 from tests.daemon.hosts import Host, eventually, make_host, restart, running
 from tests.daemon.test_inbox import item
-from tests.daemon.wake.test_commands import lines
+from tests.daemon.wake.test_mail_commands import lines
 
 
 @pytest.fixture

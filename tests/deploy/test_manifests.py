@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from posthouse.cli.service import ServiceDefinition, systemd_unit
+from posthouse.cli.service_units import ServiceDefinition, systemd_unit
 from posthouse.model.settings import SETTINGS
 from posthouse.version import __version__
 from tests.docs.pages import ROOT

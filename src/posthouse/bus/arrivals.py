@@ -1,9 +1,9 @@
-"""The messages of one endpoint on their way to its server: from a file in new/ to one FIFO queue.
+"""Arriving messages of one endpoint: from files in new/ into the one FIFO queue of its server.
 
-Messages of this process come directly from publishing; those of other processes by inotify, and by a rescan of new/
-as the safety net. Invariant: a publish that returned before another began is queued before it; if an own message
-shows that earlier ids are unknown here, their files are looked up first. A file that cannot be settled is logged and
-tried again; it never keeps the other messages waiting. Nothing is started, moved or ended here.
+Messages of this process come directly from publishing; those of other processes by inotify, and by a rescan of new/ as
+the safety net. Invariant: a publish that returned before another began is queued before it; if a message of this
+process shows that earlier ids are unknown here, their files are looked up first. A file that cannot be settled is
+logged and tried again; it never keeps the other messages waiting. Nothing is started, moved or ended here.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Arrivals:
         self._seen: set[str] = set()
         #: reserved ids whose file did not exist when the server looked for it
         self._reserved_without_file: set[str] = set()
-        #: own messages whose inotify event has not arrived yet
+        #: messages of this process whose inotify event has not arrived yet
         self._expected_own: set[str] = set()
         self._newest = ""
         self._is_settling = False
@@ -77,7 +77,7 @@ class Arrivals:
         self.rescan()
 
     def stop(self) -> None:
-        """Queue nothing more."""
+        """Stop queueing messages."""
         self.is_stopped = True
         if self._rescan is not None:
             self._rescan.cancel()
@@ -108,7 +108,7 @@ class Arrivals:
             self.rescan()
 
     def on_file(self, name: str) -> bool:
-        """Queue a file that appeared in new/; return False for own messages, which come from publishing."""
+        """Queue a file that appeared in new/; return False for messages of this process, which publishing queues."""
         if name in self._expected_own:
             self._expected_own.discard(name)
             return False
@@ -122,7 +122,7 @@ class Arrivals:
         self._expected_own.add(id_)
 
     def find_earlier(self, tx: BusTransaction, id_: str, previous_id: str | None) -> list[str]:
-        """Settle messages of other processes that were reserved before an own message; return their ids in order."""
+        """Settle messages of other processes reserved before one of this process; return their ids in order."""
         if not self._is_started:
             return []
         is_next = previous_id is None or previous_id <= self._newest
@@ -149,7 +149,7 @@ class Arrivals:
         return False
 
     def offer_own(self, earlier: list[str], id_: str, data: bytes) -> None:
-        """Queue an own message, after the messages of other processes that come before it."""
+        """Queue a message of this process, after the messages of other processes that come before it."""
         if not self._is_started:
             return
         for other in earlier:

@@ -252,7 +252,7 @@ class Bus(Administration):
 
         The message expires after `ttl_s`, or earlier if the bus or its cause allows less. Inside a handler, a publish
         that reaches no mailbox and leaves no dead letter raises PublishRefused; in plain
-        code the result tells of it. `refusals`, "raise" or "return", overrides that, here or for the whole Bus.
+        code the result reports it. `refusals`, "raise" or "return", overrides that, here or for the whole Bus.
         With `wait_s` a publish to a subject waits that long for rate, room and breaker, and at most as long as the
         handler may still run.
         """
@@ -302,8 +302,8 @@ class Bus(Administration):
     ) -> Envelope:
         """Publish and return the reply, or raise request_timeout, request_undelivered, request_failed, responder_busy.
 
-        The request expires with its timeout, so that no handler works for a caller that has gone. `on_partial` gets
-        what the responder publishes to `<reply_to>.partial` before its reply.
+        The request expires with its timeout, so that no handler works for a caller that no longer waits. `on_partial`
+        gets what the responder publishes to `<reply_to>.partial` before its reply.
         """
         check_positive("timeout_s", timeout_s, required=True)
         options: dict[str, Any] = {"from_": from_, "budget": budget, "ttl_s": timeout_s, "refusals": "return"}

@@ -40,7 +40,7 @@ class LocalServer(Protocol):
     """The queue of an endpoint that this process serves, as publishing sees it."""
 
     def expect_own(self, id_: str) -> None:
-        """Note that this process is about to store a message in new/, so that its inotify event is no news."""
+        """Note that this process is about to store a message in new/, so that its inotify event can be ignored."""
 
     def find_earlier(self, tx: BusTransaction, id_: str, previous_id: str | None) -> list[str]:
         """Settle unknown messages that were reserved before `id_`; return their ids in order."""

@@ -3,7 +3,7 @@
 The files in failed/ are the truth. A requeued dead letter is published with a fresh budget (access, back-pressure and
 breaker still apply) and its file is removed only when the message was stored. Observers see the dead letters of all
 processes, in the order of the journal; one that was requeued before it could be read is shown from its record,
-without an envelope. After an endpoint is registered, the log tells of the dead letters that were meant for it.
+without an envelope. After an endpoint is registered, the log reports how many unrouted dead letters match it.
 """
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ class EndpointServer:
         return True
 
     def stop(self) -> bool:
-        """Start no more messages; return True if none is being handled."""
+        """Stop starting messages; return True if none is being handled."""
         self.is_stopped = True
         self.arrivals.stop()
         if self._gate is not None:

@@ -35,7 +35,7 @@ from posthouse.model.subjects import ONE, REPLIES, REST, PatternTrie, is_pattern
 log = get_log(__name__)
 Handler = Callable[[Envelope], Awaitable[Any] | Any]
 Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
-MAX_CONCURRENCY = 1_000  # more handlers than that at once is a mistake, not a wish
+MAX_CONCURRENCY = 1_000  # asking for more handlers at once than this is a mistake
 _MAX_CACHED_SUBJECTS = 1_024  # bounds the memory of a bus with many subjects
 
 
@@ -340,7 +340,7 @@ class HandlerRun:
             self._on_ended()
 
     def _on_handler_failed(self, failure: BaseException) -> None:
-        """Log the exception; the dead letter tells of the first one that counts for the breaker."""
+        """Log the exception; the dead letter keeps the first one that counts for the breaker."""
         described = describe_failure(failure)
         if described.counts:  # the refusal of a publish is logged once per sender and minute
             trace = "".join(traceback.format_exception(failure)).rstrip()
@@ -349,7 +349,7 @@ class HandlerRun:
             self._failure = described
 
     def on_due(self, call: _Call) -> None:
-        """Warn of a handler that works for long, or end its time; it may have returned meanwhile."""
+        """Warn about a slow handler, or time it out; it may have returned meanwhile."""
         if call not in self._calls:
             return
         if call.due_s < call.deadline_s:
@@ -360,7 +360,7 @@ class HandlerRun:
             self._on_timeout(call)
 
     def _warn_slow(self, call: _Call) -> None:
-        """Warn once for each message, so that a log tells of work that hangs long before its time ends."""
+        """Warn once for each message, so that a hanging handler shows in the log long before its time limit."""
         if not self._is_slow:
             self._is_slow = True
             fields = {"id": self._envelope.id, "subject": self._envelope.subject, "timeout_s": call.timeout_s}
@@ -391,7 +391,7 @@ _REFUSED_CODES = {"publish_refused", "request_undelivered"}
 
 
 def describe_failure(failure: BaseException) -> MessageFailure:
-    """Return what a dead letter tells of a handler's exception."""
+    """Return what a dead letter keeps of a handler's exception."""
     if isinstance(failure, UnwantedMessage):
         return MessageFailure(str(failure), counts=False)
     try:

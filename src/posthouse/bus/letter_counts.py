@@ -1,10 +1,11 @@
 """How many dead letters each mailbox holds, and what happens when they are too many.
 
-bus.db has a row for each file in failed/ and triggers sum them up, in the transaction that records the letter. Letters
-of refused messages are bounded: the oldest lose their payload when they take too much room, and the oldest are deleted
-when they are too many. Letters of accepted messages are never deleted here: at the bound the endpoint refuses new mail
-(posthouse.bus.admission). Files are the truth. A letter's file is changed before its row, so a process that dies in
-between leaves a mailbox above the bound, where the next round finds the same letters again; `recount` repairs the rest.
+bus.db has a row for each file in failed/ and triggers sum them up, in the transaction that records the dead letter.
+Those of refused messages are bounded: the oldest lose their payload when they take too much room, and the oldest are
+deleted when they are too many. Those of accepted messages are never deleted here: at the bound the endpoint refuses new
+mail (posthouse.bus.admission). Files are the truth. The file of a dead letter is changed before its row, so a process
+that dies in between leaves a mailbox above the bound, where the next round finds the same dead letters again; `recount`
+repairs the rest.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class LetterKind(enum.IntEnum):
 
 
 def _kind_of(letter: DeadLetter) -> LetterKind:
-    """Return the kind of a letter; one that says nothing, as older versions wrote it, is kept."""
+    """Return the kind of a dead letter; one of an older version does not say, and is kept."""
     if letter.refused is None:
         return LetterKind.ACCEPTED
     return LetterKind.TRIMMED if letter.is_payload_dropped else LetterKind.REFUSED
@@ -51,19 +52,19 @@ def _kind_of(letter: DeadLetter) -> LetterKind:
 
 
 def add_letter(tx: BusTransaction, number: int, id_: str, kind: LetterKind, size_bytes: int) -> None:
-    """Count a letter, instead of an older one of the same id."""
+    """Count a dead letter, replacing an older one of the same id."""
     tx.db.execute(SQL.remove_letter, (number, id_))
     tx.db.execute(SQL.add_letter, (number, id_, int(kind), size_bytes))
     _refresh(tx, number)
 
 
 def add_found_letter(tx: BusTransaction, number: int, mailbox: Mailbox, id_: str, letter: DeadLetter) -> None:
-    """Count a letter whose file was found."""
+    """Count a dead letter whose file was found."""
     add_letter(tx, number, id_, _kind_of(letter), mailbox.size(f"failed/{id_}") or 0)
 
 
 def remove_letters(tx: BusTransaction, number: int, ids: list[str]) -> list[str]:
-    """Uncount letters; return the ids of those that were counted."""
+    """Remove dead letters from the count; return the ids of those that were counted."""
     removed = []
     for id_ in ids:
         tx.db.execute(SQL.remove_letter, (number, id_))
@@ -74,7 +75,7 @@ def remove_letters(tx: BusTransaction, number: int, ids: list[str]) -> list[str]
 
 
 def move_letters_to_unrouted(tx: BusTransaction, number: int) -> None:
-    """Count the letters of a removed endpoint for unrouted/, where its files go."""
+    """Count the dead letters of a removed endpoint under unrouted/, where its files go."""
     tx.db.execute(SQL.remove_replaced_letters, (number,))
     tx.db.execute(SQL.copy_letters_to_unrouted, (number,))
     tx.db.execute(SQL.remove_letters_of_endpoint, (number,))
@@ -102,7 +103,7 @@ async def read_letter_counts(core: Core) -> tuple[LetterCount, ...]:
 
 
 def drop_excess(core: Core, tx: BusTransaction, number: int, hash_: str) -> None:
-    """Delete or trim the oldest letters of refused messages if they are too many, a bounded number at a time."""
+    """Delete or trim the oldest dead letters of refused messages if there are too many, a bounded number at a time."""
     limits = core.policy.reliability.dead_letters
     refused, refused_bytes, _failed, _failed_bytes = _count(tx, number)
     if not _is_above(refused, refused_bytes, limits):
@@ -123,7 +124,7 @@ def _is_above(count: int, size_bytes: int, limits: DeadLetterLimits) -> bool:
 
 
 class _DroppingRound:
-    """The letters of one mailbox that one transaction deletes or trims."""
+    """The dead letters of one mailbox that one transaction deletes or trims."""
 
     def __init__(self, core: Core, tx: BusTransaction, number: int, mailbox: Mailbox) -> None:
         self._core = core
@@ -134,7 +135,7 @@ class _DroppingRound:
         self._trimmed: list[str] = []
 
     def run(self, excess_letters: int, excess_bytes: int) -> None:
-        """Delete what is too many, then trim what is too large, then delete what is still too large."""
+        """Delete what exceeds the number, trim what exceeds the size, then delete what is still too large."""
         for id_, size in self._oldest(SQL.oldest_refused, min(excess_letters, _BATCH_LETTERS)):
             self._drop(id_)
             excess_bytes -= size
@@ -153,7 +154,7 @@ class _DroppingRound:
             excess_bytes -= size
 
     def record(self, hash_: str) -> None:
-        """Record what became of the letters."""
+        """Record which dead letters were deleted and trimmed."""
         if self._dropped:
             self._tx.journal.append("bus.purged", ref=hash_, body={"ids": self._dropped, "by_limit": True})
         if self._trimmed:
@@ -169,13 +170,13 @@ class _DroppingRound:
         self._dropped.append(id_)
 
     def _trim(self, id_: str, size: int) -> int:
-        """Write the letter without its payload; return its new size."""
+        """Write the dead letter without its payload; return its new size."""
         try:
             data = without_payload(self._mailbox.read(f"failed/{id_}"))
         except FileNotFoundError:  # removed by another program
             self._drop(id_)
             return 0
-        except PosthouseError:  # damaged: its turn comes when letters are deleted
+        except PosthouseError:  # damaged: it goes when dead letters are deleted
             add_letter(self._tx, self._number, id_, LetterKind.TRIMMED, size)
             return size
         write_dead_letter(self._mailbox, id_, self._core.instance.name, data, sync=self._core.is_power_safe)
@@ -185,7 +186,7 @@ class _DroppingRound:
 
 
 async def drop_all_excess(core: Core) -> None:
-    """Drop what is above the bounds in every mailbox: a lowered bound, or what one transaction could not do."""
+    """Drop what is above the bounds in every mailbox: after a lowered bound or an unfinished round."""
     limits = core.policy.reliability.dead_letters
     for count in await read_letter_counts(core):
         if _is_above(count.refused, count.refused_bytes, limits):
@@ -196,7 +197,7 @@ async def drop_all_excess(core: Core) -> None:
 
 
 async def recount_full(core: Core) -> None:
-    """Recount the mailboxes that refuse mail for their dead letters: another program may have removed the files."""
+    """Recount the mailboxes that refuse mail for their dead letters: the files may have been removed meanwhile."""
     limits = core.policy.reliability.dead_letters
     for count in await read_letter_counts(core):
         if letters_refusal(count.failed, count.failed_bytes, limits) is not None:
@@ -204,7 +205,7 @@ async def recount_full(core: Core) -> None:
 
 
 async def recount_all(core: Core) -> None:
-    """Make the counted letters of every mailbox agree with its files."""
+    """Make the counted dead letters of every mailbox agree with its files."""
     registry = await core.ledger.run(lambda tx: tx.registry)
     for endpoint in list(registry.by_number.values()):
         await recount(core, endpoint.number, endpoint.hash)
@@ -213,7 +214,7 @@ async def recount_all(core: Core) -> None:
 
 
 async def recount(core: Core, number: int, hash_: str) -> None:
-    """Make the counted letters of one mailbox agree with its files, in small transactions."""
+    """Make the counted dead letters of one mailbox agree with its files, in small transactions."""
     mailbox = core.directory.find_mailbox(hash_)
     rows: Any = await core.store.pool.run(lambda db: db.execute(SQL.letters, (number,)).fetchall())
     names = [] if mailbox is None else [name for name in mailbox.names("failed") if _is_id(name)]

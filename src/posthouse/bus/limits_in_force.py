@@ -1,4 +1,4 @@
-"""The limits that a process applies, each with its value and where that comes from, and those of the other processes.
+"""The limits in force: those of this process, each with its value and source, and those of the other processes.
 
 Every open Bus writes its limits as JSON into its lock file in procs/, again whenever config.json changes them, so that
 `posthouse bus limits` can show where processes differ. Nothing decides by these reports: a file that cannot be read
@@ -44,7 +44,7 @@ class ProcessLimits(msgspec.Struct, frozen=True):
         return _ENCODER.encode(self)
 
     def differences(self, other: ProcessLimits) -> list[Limit]:
-        """Return the limits of this process that have another value in the other one."""
+        """Return the limits of this process whose value differs in the other one."""
         values = {limit.name: limit.value for limit in other.limits}
         return [limit for limit in self.limits if values.get(limit.name) != limit.value]
 

@@ -252,7 +252,7 @@ def _discard_spare(mailbox: Mailbox, name: str) -> None:
         return
 
 
-RAW_MAX_BYTES = 64 * 1024  # of an invalid file: enough to see what it was
+RAW_MAX_BYTES = 64 * 1024  # how much is kept of an invalid file: enough to see what it was
 _encode = msgspec.json.Encoder().encode
 
 

@@ -1,6 +1,6 @@
 """Messages for agents that poll: read those that wait in new/, acknowledge those that are done.
 
-Reading consumes nothing. A poller changes a mailbox only while no other process serves it, which it asks in the same
+Reading consumes nothing. A poller changes a mailbox only while no other process serves it, which it checks in the same
 transaction: ack returns "being_served" otherwise. Expired messages are claimed before their dead letters are written,
 so that no server starts them.
 """

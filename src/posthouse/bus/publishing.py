@@ -60,7 +60,7 @@ class Publisher:
         return encode_payload(payload, self.core.max_payload_bytes)
 
     async def encode_large(self, payload: Any) -> msgspec.Raw:
-        """Return the JSON text of a payload, encoded on a thread, so that the loop goes on."""
+        """Return the JSON text of a payload, encoded on a thread, so that the loop continues."""
         max_bytes = self.core.max_payload_bytes
         if exceeds(payload, max_bytes):
             raise error("payload_too_large", limit_bytes=max_bytes)
@@ -101,7 +101,7 @@ class Publisher:
         return closing
 
     def expect_own(self, copy: MailboxCopy) -> None:
-        """Tell the server of the endpoint, if it is in this process, that a copy is about to appear in new/."""
+        """Announce to the server of the endpoint, if it is in this process, that a copy is about to appear in new/."""
         server = self.core.servers.get(copy.number)
         if server is not None:
             server.expect_own(copy.id)
@@ -121,7 +121,7 @@ class Publisher:
         self.close_next(draft, _count_stored(draft, copies))
 
     def close_next(self, draft: Draft, copies: StoredCopies) -> None:
-        """Close as many copies as one transaction may take; the others follow, each after the commit before it."""
+        """Close as many copies as fit into one transaction; the others follow, each after the commit before it."""
         count = size = 0
         while count < len(copies) and size <= LARGE_BYTES:
             size += len(copies[count][0].data)

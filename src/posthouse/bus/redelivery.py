@@ -1,9 +1,9 @@
 """Redelivery: what happens to the messages that a process has taken and not finished.
 
-They go back to new/, where any server finds them. Invariants: only messages of dead or departed processes are
-delivered again; a message that was in cur/ counts an attempt (its first start counts none); after `max_attempts` it
-is a dead letter, and its last attempt runs alone in its process, so that a message which ends the process buries no
-other. A dead letter without its record is completed, not delivered: a message is either done or dead.
+They go back to new/, where any server finds them. Invariants: only messages of dead or departed processes are delivered
+again; a message that was in cur/ counts an attempt (its first start counts none); after `max_attempts` it is a dead
+letter, and its last attempt runs alone in its process, so that a message that crashes the process takes no other with
+it. A dead letter without its record is completed, not delivered: a message is either done or dead.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def redeliver(tx: BusTransaction, endpoint: Endpoint, mailbox: Mailbox, id_: str
 
 
 def announce_again(mailbox: Mailbox, id_: str) -> None:
-    """Make inotify report a file of new/ once more, to the servers that left it to another process."""
+    """Make inotify report a file of new/ again, to the servers that left it to another process."""
     try:
         os.close(os.open(f"new/{id_}", os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=mailbox.fd))
     except OSError:  # gone, or not a file: there is nothing to report

@@ -1,9 +1,9 @@
 """Request and reply: publish with a reply subject and wait for the reply.
 
-All replies to one open Bus arrive at one private endpoint, `_reply.<instance>.>`, registered with the first request
-and removed when the bus closes; the token after the instance identifies the request. A last token says what a reply
-is: `.partial` precedes the reply, `.failed` and `.busy` end the request with a reason. If the handler of a request
-fails, its server publishes the reason to `<reply_to>.failed`, so that the caller does not wait in vain; it never does
+All replies to one open Bus arrive at one private endpoint, `_reply.<instance>.>`, registered with the first request and
+removed when the bus closes; the token after the instance identifies the request. A last token says what a reply is:
+`.partial` precedes the reply, `.failed` and `.busy` end the request with a reason. If the handler of a request fails,
+its server publishes the reason to `<reply_to>.failed`, so that the caller need not wait for its timeout; it never does
 so for an ordinary reply_to. A reply to a request that has ended becomes a dead letter.
 """
 

@@ -66,13 +66,13 @@ def handler_context(base: Context, envelope: Envelope, deadline_s: float) -> Con
 
 
 class TimedCall(Protocol):
-    """A running handler, as far as its time is concerned."""
+    """A running handler with its time limit."""
 
     #: loop time at which `on_due` is called
     due_s: float
 
     def on_due(self) -> None:
-        """Warn of the handler, or end its time; it may have returned a moment ago."""
+        """Warn about the handler, or time it out; it may have returned a moment ago."""
 
 
 class Deadlines:

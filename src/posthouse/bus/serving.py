@@ -1,10 +1,10 @@
 """Endpoints that this process has registered, serves, or stands by for.
 
-A process serves an endpoint while it has registered it, has a subscription that its messages can reach, and has a
-row in `servers`. Without a group one process serves an endpoint and the others stand by; the processes of a group
-serve it together. A process is dead if its lock in procs/ can be taken: its peers look five times per second, take
-over and deliver its messages again; a process that is only stopped keeps them. The first server of an endpoint
-closes its breaker.
+A process serves an endpoint while it has registered it, has a subscription that its messages can reach, and has a row
+in `servers`. Without a group one process serves an endpoint and the others stand by; the processes of a group serve it
+together. A process is dead if its lock in procs/ can be taken: its peers check five times per second, take over and
+deliver its messages again; a process that is only stopped keeps them. The first server of an endpoint closes its
+breaker.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class EndpointServers:
         await self._update_all([endpoint for endpoint in registered if is_reached(endpoint.subject, pattern)])
 
     async def _update_all(self, endpoints: list[Endpoint]) -> None:
-        """Start servers; their handlers run first when the caller goes on, which may not know its subscription yet."""
+        """Start servers; handlers run only after the caller continues, which may not know its subscription yet."""
         joining = [joining for endpoint in endpoints if (joining := self._update(endpoint)) is not None]
         for join in joining:
             join.is_awaited = True
@@ -105,7 +105,7 @@ class EndpointServers:
 
     async def drop_unregistered(self) -> None:
         """Drop endpoints that another process has unregistered."""
-        known = list(self._registered.values())  # before the look: an endpoint that is added meanwhile is not in it
+        known = list(self._registered.values())  # before the check: an endpoint that is added meanwhile is not in it
         registry = await self._core.ledger.run(lambda tx: tx.registry)
         for endpoint in known:
             if endpoint.number not in registry.by_number:
@@ -228,7 +228,7 @@ class EndpointServers:
             try:
                 rows = await self._core.store.pool.run(lambda db, watched=watched: _servers_of(db, watched))  # type: ignore[misc]
                 self._replace_dead(rows)
-            except (OSError, PosthouseError) as failure:  # the next look tries again
+            except (OSError, PosthouseError) as failure:  # the next check tries again
                 log.warning("dead_servers_not_replaced", reason=str(failure))
         self._watching = None
 
@@ -299,7 +299,7 @@ class _JoinEndpoint:
         self.mode = mode
         #: resolves when the operation has ended, whatever its result
         self.done: asyncio.Future[None] = core.loop.create_future()
-        #: a caller starts the server when it goes on
+        #: a caller starts the server when it continues
         self.is_awaited = False
         self.server: EndpointServer | None = None
         self._reset()
@@ -411,7 +411,7 @@ class _ReleaseDead:
         remove_leftovers(self._core, self._endpoint, self._leftovers)
 
     def on_failed(self, _failure: Exception) -> bool:
-        """Give up: the next look finds the same process dead."""
+        """Give up: the next check finds the same process dead."""
         return False
 
 
@@ -436,5 +436,5 @@ class _RemoveEnded:
         remove_leftovers(self._core, self._endpoint, self._leftovers)
 
     def on_failed(self, _failure: Exception) -> bool:
-        """Give up: the next rescan looks again."""
+        """Give up: the next rescan tries again."""
         return False

@@ -2,7 +2,7 @@
 
 A follower reads records in order from a position; every commit of any process wakes it. Pages are short and the
 position advances after each record, so that stopping loses and repeats nothing. A handler that raises is logged and
-the follower goes on. A tap takes no lock and touches no mailbox, so `bus tap '>'` is always safe.
+the follower continues. A tap takes no lock and touches no mailbox, so `bus tap '>'` is always safe.
 """
 
 from __future__ import annotations

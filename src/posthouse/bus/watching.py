@@ -1,8 +1,8 @@
-"""How a bus learns of files that other processes write: the interface, and a watcher for systems without inotify.
+"""How a bus notices files that other processes write: the interface, and a watcher for systems without inotify.
 
 A watcher only says that something has changed. Housekeeping scans every mailbox as a safety net, so a lost or late
 report delays a message and loses none. On Linux `posthouse.bus.inotify` reports at once; PortableWatcher uses the
-watchfiles library, which knows the file events of macOS, and takes some hundredths of a second.
+watchfiles library, which uses the file events of macOS and reports within a few hundredths of a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 from posthouse.log import get_log
 
 log = get_log(__name__)
-_STEP_MS = 20  # the library looks this often for changes, and waits as long for more of them
+_STEP_MS = 20  # how often the library checks for changes, and how long it waits for more of them
 _MOST_MS = 100  # the longest that a stream of changes is collected
 _IDLE_MS = 1_000  # after a second without changes everything is scanned: the first changes may have come too early
 
@@ -46,7 +46,7 @@ class Watcher(Protocol):
         """Call `on_tick` whenever a process has committed."""
 
     def close(self) -> None:
-        """Watch nothing more."""
+        """Stop watching."""
 
 
 class PortableWatcher:
@@ -104,7 +104,7 @@ class PortableWatcher:
                 stop_event=self._is_closed,
             ):
                 self._loop.call_soon_threadsafe(self._report, {path for _, path in changes}, context=self._context)
-        except (OSError, RuntimeError) as failure:  # housekeeping goes on scanning
+        except (OSError, RuntimeError) as failure:  # housekeeping continues scanning
             if not self._is_closed.is_set():
                 log.error("mailboxes_not_watched", reason=str(failure))
 

@@ -1,7 +1,7 @@
 """`posthouse agent`: add, list, rename, retire and pause the agents of this host.
 
 Every agent has its own inbox; mail to `claude@laptop` goes to the agent `claude` on the host `laptop`. A retired agent
-takes no more mail and keeps its inbox.
+accepts no mail and keeps its inbox.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def retire(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Let an agent take no more mail; its inbox stays readable.
+    """Stop an agent from receiving mail; its inbox stays readable.
 
     For example:
 
@@ -121,7 +121,7 @@ def retire(
     """
     with daemon_options.client() as daemon:
         agent = daemon.retire_agent(name, reason)
-    output.result(agent, f"{agent.name} takes no more mail: {agent.retired_reason}")
+    output.result(agent, f"{agent.name} no longer accepts mail: {agent.retired_reason}")
 
 
 Names = Annotated[str, Parameter(completer=complete_agents, help="Names of the agents; by default the one you act as.")]
@@ -137,7 +137,7 @@ def pause(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Let the mail of agents wait until a time: nothing wakes them, and senders see the state.
+    """Hold the mail of agents until a time: nothing wakes them, and senders see the state.
 
     At the end the mail that waited comes one message at a time.
 

@@ -1,4 +1,4 @@
-"""`posthouse bus limits`: the limits in force, where each comes from, and the processes that apply others.
+"""`posthouse bus limits`: the limits in force, the source of each, and the processes whose limits differ.
 
 The command opens the bus like a program that gives no arguments, so its own limits are those of config.json, the
 settings and the defaults. The doctor uses `broken_files`, which reads a data directory without opening it.
@@ -66,7 +66,7 @@ def _shown(value: Any) -> str:
 
 
 def broken_files(directory: Path) -> Iterator[tuple[str, PosthouseError]]:
-    """Yield the operator's files of a data directory that are broken, with what is wrong."""
+    """Yield the operator's files of a data directory that are broken, with the reason."""
     from posthouse.bus.operator_files import read_regular_file
     from posthouse.model.access_rules import parse_rules
     from posthouse.model.errors import PosthouseError, error

@@ -1,8 +1,8 @@
 """`posthouse bus dead requeue`: publish dead letters again, one by its id or all that match.
 
-Letters are requeued oldest first. An endpoint that refuses one (open breaker, full mailbox) is left alone for the rest,
-so that its letters keep their order; they stay where they are. An open breaker is told by its subject, and
---reset-breakers closes it first: a dead letter is requeued because its cause is repaired.
+Dead letters are requeued oldest first. If an endpoint refuses one (open breaker, full mailbox), its other dead letters
+are skipped and stay, so that they keep their order. An open breaker is reported by its subject, and --reset-breakers
+closes it first: people requeue a dead letter because its cause is repaired.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Requeued:
     """The result of a bulk requeue."""
 
     requeued: int = 0
-    #: letters without a message or its payload, and those that a process has requeued meanwhile
+    #: dead letters without a message or its payload, and those that a process has requeued meanwhile
     skipped: int = 0
-    #: letters that stay dead, by the subject of their endpoint
+    #: messages that stay dead, by the subject of their endpoint
     kept: dict[str, int] = field(default_factory=dict)
     #: why the endpoint refuses them
     refusals: dict[str, str] = field(default_factory=dict)

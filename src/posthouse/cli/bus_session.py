@@ -1,4 +1,5 @@
-"""What the `posthouse bus` commands share: open the bus for one command, read a payload, show messages and results.
+"""Shared parts of the `posthouse bus` commands: open the bus for one command, read a payload, show messages and
+results.
 
 A command opens the bus, does one thing and closes it; a bus needs no running server. A payload that is not JSON is
 refused unless --text is given. The bus is imported inside functions.
@@ -77,7 +78,7 @@ def bus_arguments(flags: BusFlags | None) -> dict[str, Any]:
 
 
 def _silence_log(level: int) -> None:
-    """Log nothing below the level: with --json stderr carries one problem object only."""
+    """Log nothing below the level: with --json stderr carries only one problem object."""
     import structlog
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))

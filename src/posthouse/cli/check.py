@@ -41,7 +41,7 @@ class Level(enum.IntEnum):
 
 
 class Unit(enum.Enum):
-    """What a value is counted in; the value of the member is its unit in performance data."""
+    """The unit of a value, as performance data writes it."""
 
     COUNT = ""
     SECONDS = "s"
@@ -128,7 +128,7 @@ DAEMON_MEASURES = (
 
 @dataclass
 class Report:
-    """What a check has found."""
+    """The measured values and findings of a check."""
 
     service: str
     measures: Sequence[Measure]
@@ -204,7 +204,7 @@ TokenFile = Annotated[
 
 
 def with_thresholds(measures: Sequence[Measure], warn: Sequence[str], critical: Sequence[str]) -> list[Measure]:
-    """Return the measures with the given thresholds, or raise check_usage for one that means nothing."""
+    """Return the measures with the given thresholds, or raise check_usage for an invalid one."""
     by_name = {each.name: each for each in measures}
     for text in warn:
         name, bound = _parse_threshold(text, by_name)
@@ -283,7 +283,7 @@ def daemon(
 
 
 def _run(report: Report, check: Callable[[], Awaitable[None]], timeout_s: float, output: Output) -> int:
-    """Run a check and print what it has found; a failure of the check itself is UNKNOWN."""
+    """Run a check and print its report; a failure of the check itself is UNKNOWN."""
 
     async def within() -> None:
         async with asyncio.timeout(timeout_s):

@@ -1,4 +1,4 @@
-"""Where each command is, and the two commands about the command line itself: `version` and `completion`.
+"""The table of commands, and the two commands about the command line itself: `version` and `completion`.
 
 If you add a command: 1. its module and attribute in COMMANDS, 2. its line in `overview.GROUPS`. A command module is
 imported when its command runs. It imports the layer that it drives inside functions, so that its --help works without
@@ -107,5 +107,5 @@ def noun(name: str, summary: str, version: str | None = None) -> App:
 
 
 def note_new_name(former: str, name: str, output: Output) -> None:
-    """Tell people that a command has another name now; the former one is hidden, and goes with 1.0."""
+    """Print a note that a command has a new name; the former one is hidden and will be removed in 1.0."""
     output.note(f"`posthouse {former}` is `posthouse {name}` now; the former name goes with 1.0")

@@ -36,7 +36,7 @@ def complete_members(context: CompletionContext) -> Names:
 
 
 def complete_recipients(context: CompletionContext) -> Names:
-    """Return what a message can be sent to: hosts, agents and topics."""
+    """Return the possible recipients of a message: hosts, agents and topics."""
     with _daemon(context) as daemon:
         peers, topics = daemon.peers()["peers"], daemon.topics().get("topics", [])
     hosts = [(peer["name"], _presence(peer)) for peer in peers if peer["name"]]
@@ -50,7 +50,7 @@ def complete_recipients(context: CompletionContext) -> Names:
 
 
 def complete_agents(context: CompletionContext) -> Names:
-    """Return the agents of this host that take mail."""
+    """Return the agents of this host that accept mail."""
     with _daemon(context) as daemon:
         return [(agent.name, agent.summary or "") for agent in daemon.agents() if agent.retired_at is None]
 

@@ -1,9 +1,9 @@
 """`posthouse connect`: configure a coding agent to use posthouse. Shows the change; `--write` applies it.
 
 The change is shown as a diff before it is written. Other entries and comments stay, and a layout that cannot be changed
-safely is refused. `--wake` also installs the hooks that announce mail to the agent; `--remove` takes away what connect
-added; `--status` runs the line of a hook as the program would, so that a wrong PATH, a missing installation and a
-daemon that is down are found before the agent misses its mail.
+safely is refused. `--wake` also installs the hooks that announce mail to the agent; `--remove` removes what connect
+added; `--status` runs the command line of a hook as the program would, so that a wrong PATH, a missing installation or
+a stopped daemon is found before the agent misses its mail.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _check_hooks(request: Request) -> Finding:
 
 
 def _check_daemon(request: Request) -> list[Finding]:
-    """Run a hook that changes nothing, and report what the daemon answers of this program's sessions."""
+    """Run a hook that changes nothing, and report the daemon's answer about this program's sessions."""
     line = request.line()("status")
     try:
         done = subprocess.run(["/bin/sh", "-c", line], input=b"{}", capture_output=True, timeout=SHORT_S)

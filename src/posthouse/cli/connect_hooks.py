@@ -198,7 +198,8 @@ def hook(
     """Report an event of a coding agent's session, and print how much mail waits for the agent.
 
     `posthouse connect PROGRAM --wake` installs this command as a hook of the program. It reads the program's JSON on
-    stdin, tells the daemon, and answers in the program's format. It ends with exit code 0, silent without a daemon.
+    stdin, passes it to the daemon, and answers in the program's format. It ends with exit code 0, silent without a
+    daemon.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""What `posthouse connect` would change: the request of a user, the files it names, and the change to each.
+"""Planning the changes of `posthouse connect`: the user's request, the files it names, and the change to each.
 
 A plan holds the content that it starts from; it is written only if the file still has it. Nothing here writes except
 `Plan.apply`.
@@ -151,7 +151,7 @@ class Request:
 
     def line(self) -> Line:
         """Return the maker of the lines that hooks run."""
-        from posthouse.cli.service import program
+        from posthouse.cli.service_units import program
 
         return hook_line(self.tool, program(), self.agent, hook_directory(self.daemon_options))
 

@@ -23,7 +23,7 @@ from posthouse.cli.daemon_start import StartOptions, daemon_pid, ensure_daemon, 
 from posthouse.cli.lean_imports import import_for_server
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.service import install_service, uninstall_service
+from posthouse.cli.service_units import install_service, uninstall_service
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
@@ -150,9 +150,9 @@ def status(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = P
         health = daemon.health()
         directory = daemon.place.directory
     values: dict[str, Any] = {**msgspec.to_builtins(health), "directory": str(directory)}
-    told = values | ({} if health.clock_doubt is None else {"clock_trusted": f"no: {health.clock_doubt}"})
+    fields = values | ({} if health.clock_doubt is None else {"clock_trusted": f"no: {health.clock_doubt}"})
     left_out = ("meshes", "clock_doubt")
-    shown = [f"{name:<20}{value}" for name, value in told.items() if value is not None and name not in left_out]
+    shown = [f"{name:<20}{value}" for name, value in fields.items() if value is not None and name not in left_out]
     output.result(values, "\n".join([*shown, *(_mesh_line(mesh) for mesh in health.meshes)]))
     if health.clock_warning is not None:
         output.note(health.clock_warning)
@@ -270,7 +270,7 @@ def remint(
 def rotate_key(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Replace the key of this host in a mesh; its name, mail and agents keep their addresses.
 
-    The old key signs that the new one takes its place, and the relay refuses the old one from then on. It stays in the
+    The old key signs the new one as its successor, and the relay refuses the old one from then on. It stays in the
     directory, for mail that was sealed for it. If the command is interrupted, run it again.
 
     For example:
@@ -285,7 +285,7 @@ def rotate_key(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output
 
 
 def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """Replace the damaged outbox of a stopped daemon by a new one with all rows that can be read.
+    """Replace the damaged outbox of a stopped daemon with a new one that has all rows that can be read.
 
     The damaged file is kept beside the new one. Messages that the relay already has are not duplicated.
 

@@ -38,7 +38,7 @@ def ls(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """List the rows of the outbox, newest first; if there are more, the last line says how to go on.
+    """List the rows of the outbox, newest first; if there are more, the last line says how to continue.
 
     For example:
 
@@ -152,7 +152,7 @@ def drop(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Abort a dead or pending row for good; its client_message_id cannot be used again.
+    """Abort a dead or pending row permanently; its client_message_id cannot be used again.
 
     For example:
 
@@ -170,7 +170,7 @@ def withdraw(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Take back a message: a reader that has not read it sees it no more, any other one is told.
+    """Take back a message: readers that have not read it no longer see it; others get a notice.
 
     For example:
 
@@ -178,8 +178,8 @@ def withdraw(
     """
     with daemon_options.client() as daemon:
         answer = daemon.withdraw(id)
-    told = {"dropped": "it was not sent", "withdrawing": "its readers are told"}
-    output.result(answer, f"{answer['message_id']} withdrawn: {told[str(answer['state'])]}")
+    effects = {"dropped": "it was not sent", "withdrawing": "its readers are notified"}
+    output.result(answer, f"{answer['message_id']} withdrawn: {effects[str(answer['state'])]}")
 
 
 app = noun("outbox", "List the messages sent from this host, requeue them or drop them.")

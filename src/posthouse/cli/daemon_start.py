@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from posthouse.model.settings_sources import Resolved
 
 DAEMON_CONFIG_NAME = "config.toml"
-#: part of a format: a file with another header is taken for the user's own and is not rewritten
+#: part of a format: a file with another header belongs to the user and is not rewritten
 _CONFIG_HEADER = "# Settings of this daemon: the same names as in config.toml of the home, which these go before.\n"
 
 

@@ -1,7 +1,7 @@
 """Servers in the background: start a command as a detached process, and stop a process and wait for its end.
 
-The child runs in its own session with `--json`: one line on its stdout means that it serves; if it ends before, its
-error on stderr is raised here. A server is stopped with SIGTERM, which lets it commit what it has accepted.
+The child runs in its own session with `--json`: one line on its stdout means that it is ready; if it ends before that,
+its error on stderr is raised here. A server is stopped with SIGTERM, which lets it commit what it has accepted.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def stop_process(pid: int, *, slow: str) -> None:
 
 
 def _poll_until_ended(pid: int, slow: str) -> None:
-    """Wait on systems without pidfd, which cannot announce the end of a process that is not a child."""
+    """Poll, on systems without pidfd, which cannot report the end of a process that is not a child."""
     for _ in range(round(STOP_TIMEOUT_S / _POLL_S)):
         try:
             os.kill(pid, 0)

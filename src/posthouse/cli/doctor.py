@@ -93,7 +93,7 @@ def check_sqlite() -> Finding:
 
 
 def list_extras() -> Finding:
-    """Say which extras are installed; each is optional."""
+    """List which extras are installed; each is optional."""
     libraries = {
         "fast": "uvloop",
         "ssh": "cryptography",

@@ -1,7 +1,7 @@
 """The fast path of `posthouse send TO TEXT`, which agents and scripts run for every message.
 
-It hands the message to a daemon that listens and prints what the whole command would print. Everything else is left to
-the whole command: other options, text on stdin, no daemon, a refusal, a note for the user. A message that may have
+It passes the message to a listening daemon and prints what the full command would print. It leaves everything else to
+the full command: other options, text on stdin, no daemon, a refusal, a note for the user. A message that may have
 reached the daemon goes there with its id, so that it is delivered once. This module loads nothing heavier than `json`
 and `socket`.
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _ANSWER_S = 30.0  # as a DaemonClient waits
 #: option -> field of the request
 _OPTIONS = {"--id": "client_message_id", "--reply-to": "reply_to_id", "--priority": "priority", "--agent": ""}
-#: fields of the answer about which the whole command tells the user
+#: fields of the answer for which the full command prints a note
 _NOTED = frozenset({"recipient_paused", "topic_unverified"})
 _INTERRUPTED = 130
 
 
 def run(words: Sequence[str]) -> int | Sequence[str]:
-    """Send and return the exit code, or return the words with which the whole command goes on."""
+    """Send and return the exit code, or return the words for the full command."""
     given = _given(words)
     if given is None:
         return words
@@ -58,7 +58,7 @@ def run(words: Sequence[str]) -> int | Sequence[str]:
 
 
 def _is_member(headers: Mapping[str, str]) -> bool:
-    """Return False if the relay does not admit this host, which the whole command tells the user."""
+    """Return False if the relay does not admit this host; then the full command prints a note."""
     with connect(default_directory()) as connection:
         health = json.loads(exchange(connection, "GET /v1/health", headers, b"", _deadline()).body)
     return bool(health.get("refusal") != "not_member")

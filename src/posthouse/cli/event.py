@@ -106,7 +106,7 @@ class EventFilter:
 ANY_EVENT = EventFilter()
 
 
-#: behind the seq of an event whose key was not to be trusted any more when it was signed
+#: printed after the seq of an event whose key was no longer trusted when it was signed
 SUSPECT = " suspect"
 
 
@@ -366,7 +366,7 @@ def pointer(
 ) -> None:
     """Show the newest event that was written under the fence of a resource, over all authors.
 
-    The event with the highest fencing token counts: what the latest holder of the lock wrote last.
+    The event with the highest fencing token counts: the last write of the latest lock holder.
 
     For example:
 
@@ -392,7 +392,7 @@ def delete(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
-    """Delete events of this node: the relay erases their content and tells the readers of its streams.
+    """Delete events of this node: the relay erases their content and informs the readers of its streams.
 
     Messages that wait in a queue are not delivered any more. A coordinate loses all its versions up to now. Copies
     outside the relay stay: inboxes of other hosts, backups, and old versions of a lake until they are vacuumed.

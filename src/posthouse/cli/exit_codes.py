@@ -1,9 +1,9 @@
 """Run a command line; the one place where a failure becomes an exit code.
 
-Commands raise and return; none prints the error that ends it. A PosthouseError becomes its message, hint
-and exit code; any other exception is a defect and becomes `internal`, with a log line that names the source line.
-Ctrl-C (130) and a closed output pipe (141) are not failures. Ctrl-C works also below a parent that ignores it, such as
-a script that starts the command in the background.
+Commands raise and return; none prints the error that ends it. A PosthouseError becomes its message, hint and exit code;
+any other exception is a defect and becomes `internal`, with a log line that names the source line. Ctrl-C (130) and a
+closed output pipe (141) are not failures. Ctrl-C also works below a parent that ignores it, such as a script that
+starts the command in the background.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def run_to_exit_code(command: Callable[[Sequence[str]], object], tokens: Sequenc
 def _report(failure: PosthouseError, tokens: Sequence[str]) -> int:
     try:
         show_failure(failure, is_json=_wants_json(tokens))
-    except OSError:  # stderr is closed or full, too: the exit code has to do
+    except OSError:  # stderr is closed or full too: the exit code has to suffice
         _silence(sys.stderr)
     return failure.spec.exit
 

@@ -1,9 +1,9 @@
 """`posthouse guard`: keep agents off files that other agents have reserved.
 
-Two guards ask the daemon before a write: a PreToolUse hook of Claude Code before it edits a file, and a git
-pre-commit hook before a commit. Both let pass what they cannot know (no daemon, no repository), with one line, and
-refuse what they cannot check. A person, who has no POSTHOUSE_AGENT, is warned and never stopped. Writes of a shell
-are not seen before the commit.
+Two guards ask the daemon before a write: a PreToolUse hook of Claude Code before it edits a file, and a git pre-commit
+hook before a commit. Both allow a write when there is nothing to ask (no daemon, no repository), with one line of
+output, and refuse it if the check fails. A person, without POSTHOUSE_AGENT, is warned and never stopped. Writes of a
+shell are only seen at the commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from posthouse.cli.connect_hooks import GUARD, hook_line
 from posthouse.cli.connect_plan import Plan, hook_directory, plan_change
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output, one_line
-from posthouse.cli.service import program
+from posthouse.cli.service_units import program
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, error
 

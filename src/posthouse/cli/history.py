@@ -101,7 +101,7 @@ def _messages_in_lake(
 
 
 def _wanted(of: str, own: str, agent: str, names: dict[str, str]) -> tuple[Callable[[Event], bool], str]:
-    """Return a predicate for the messages that `agent` wants, and a text that occurs in their JSON."""
+    """Return a predicate for the messages of a conversation of `agent`, and a text that occurs in their JSON."""
     if of.startswith("#"):
         topic = of.removeprefix("#")
         return (lambda event: event.value("t") == topic), topic

@@ -2,9 +2,9 @@
 
 The hook hands its input to the daemon and prints the answer; the daemon makes the program's JSON. An answer never has
 the text of a message. A hook must never disturb the program: within one second it ends with exit code 0, silent if the
-daemon is down. Only `wait` stays, until the daemon answers or the program is gone; and only `guard` may refuse, if the
-daemon says so or if it cannot be checked. This module loads nothing heavier than `socket`: a program runs it after
-every tool call.
+daemon is down. Only `wait` stays, until the daemon answers or the program is gone; and only `guard` may refuse an edit,
+if the daemon says so or the check fails. This module loads nothing heavier than `socket`: a program runs it after every
+tool call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 TOTAL_S = 1.0
-GUARD_S = 4.0  # an edit waits for it, and is refused after it; the program waits a second longer
+GUARD_S = 4.0  # an edit waits this long, then it is refused; the program waits a second longer
 BLOCKED = 2  # exit code with which a hook of Claude Code refuses a tool
 INPUT_MAX_BYTES = 65_536
 _INPUT_READ_BYTES = 1 << 26  # a tool's result can be large; beyond this the input counts as none
@@ -68,13 +68,13 @@ def is_program_running() -> bool:
 
 
 def _ask(directory: str, target: str, body: bytes, deadline: float) -> Answer:
-    """Ask the daemon; of an infinite deadline the wait for the answer ends when the program is gone."""
+    """Ask the daemon; with an infinite deadline the wait for the answer ends when the program is gone."""
     with connect(directory) as connection:
         return exchange(connection, f"POST {target}", _inbox_headers(), body, deadline, is_program_running)
 
 
 def _inbox_headers() -> dict[str, str]:
-    """Return where an interactive session of Claude Code takes messages, for a time when it has no waiter."""
+    """Return headers with the inbox socket of an interactive Claude Code session, for when it has no waiter."""
     if os.environ.get("CLAUDE_CODE_ENTRYPOINT") != "cli":
         return {}
     given = (os.environ.get(f"CLAUDE_CODE_MESSAGING_{name}", "") for name in ("SOCKET", "TOKEN"))
@@ -83,7 +83,7 @@ def _inbox_headers() -> dict[str, str]:
 
 
 def _finish(answer: Answer) -> int:
-    """Print what the daemon answered; return the exit code that it asks for."""
+    """Print the daemon's answer; return its exit code."""
     if answer.status != 200:
         return 0
     code = int(answer.headers.get("posthouse-exit", "0"))
@@ -101,7 +101,7 @@ def _keep_name(agent: str | None) -> None:
 
 
 def _wait(program: str, directory: str, target: str) -> int:
-    """Wait for the daemon's answer, also over its restarts, while the program that started this waiter runs."""
+    """Wait for the daemon's answer, even across restarts, while the program that started this waiter runs."""
     if program == "claude-code" and os.environ.get("CLAUDE_CODE_ENTRYPOINT") != "cli":
         return 0  # `claude -p` and the SDK would wait for this process to end
     data = read_input(time.monotonic() + TOTAL_S)

@@ -140,8 +140,8 @@ def mail(
 ) -> None:
     """List mail without marking it as seen: unread mail oldest first, all mail newest first.
 
-    If there is more, the last line says how to go on. With --direct the command reads the queue at the relay itself: it
-    shows messages as they arrive, until Ctrl-C, and confirms each one after it is shown.
+    If there is more, the last line says how to continue. With --direct the command reads the queue at the relay itself:
+    it shows messages as they arrive, until Ctrl-C, and confirms each one after it is shown.
 
     For example:
 
@@ -183,7 +183,7 @@ def wait(
     """Wait for unread mail that no wait has shown, show it oldest first and mark it as seen.
 
     Ends without a result after the timeout. The wait continues while the daemon restarts. Each set of conditions has a
-    mark of its own: waiting for one sender passes over no mail of another.
+    mark of its own: waiting for one sender does not skip mail of another.
 
     For example:
 

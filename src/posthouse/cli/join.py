@@ -173,7 +173,7 @@ def start_and_prove(mesh: str, relay: str | None = None, *, is_proved: bool = Fa
     """
     from posthouse.cli.daemon_start import StartOptions, ensure_daemon
 
-    options = DaemonOptions(mesh=mesh, agent=DEFAULT_INBOX)  # whatever agent runs the command
+    options = DaemonOptions(mesh=mesh, agent=DEFAULT_INBOX)  # whichever agent runs the command
     started = ensure_daemon(StartOptions(options, relay, is_ephemeral=False, ttl_s=None, tcp="auto"), {})
     with options.client() as daemon:
         health = _wait_admitted(daemon)
@@ -186,7 +186,7 @@ def start_and_prove(mesh: str, relay: str | None = None, *, is_proved: bool = Fa
             text = f"the daemon runs (pid {started['pid']}), and the relay has admitted it"
             return {"daemon": started, "admitted": True, "text": text}
         sent = daemon.send(health.node, f"{health.member or 'this host'} is in the mesh {mesh}")
-        # only this message: a wait for all mail would pass over what a person has not read
+        # only this message: a wait for all mail would skip mail that a person has not read
         arrived = daemon.wait(_ADMITTED_S, peek=True, thread=sent.message_id)
         daemon.seen([item.id for item in arrived])
     proof = "a message to itself has arrived" if arrived else "a message to itself is on its way"

@@ -114,11 +114,11 @@ def _read_key(source: Path, passphrase_file: Path | None) -> NodeKey:
 
 
 def rotate(*, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
-    """Replace the key of this node by a new one, at every relay where this home is a member.
+    """Replace the key of this node with a new one, at every relay where this home is a member.
 
-    The old key signs that the new one takes its place: membership, name and waiting messages go on under the new key,
+    The old key signs the new one as its successor: membership, name and waiting messages continue under the new key,
     and the old one is refused. It stays beside the new one, for mail that was sealed for it. If a relay cannot be
-    reached, run the command again: it goes on with the same new key.
+    reached, run the command again: it continues with the same new key.
 
     For example:
 
@@ -194,7 +194,7 @@ def recover(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Replace a lost key by the key of this node, which is created if there is none; needs the recovery key.
+    """Replace a lost key with the key of this node, which is created if there is none; needs the recovery key.
 
     For example:
 
@@ -217,7 +217,7 @@ def recover(
 
 
 def chain(node: _Node, /, *, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
-    """Show what became of a key: who replaced it, when, and whether its owner signed that.
+    """Show the successors of a key: who replaced it, when, and whether its owner signed that.
 
     For example:
 
@@ -251,7 +251,7 @@ def replace(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Give the place of a lost or revoked key to another one; for admins of the relay.
+    """Replace a lost or revoked key with another one; for admins of the relay.
 
     Other members see that an admin did this, not the owner: their pins do not follow until they run `posthouse trust`.
 

@@ -47,7 +47,7 @@ def _hidden(library: str) -> Iterator[None]:
 
 @contextmanager
 def _environment(**changed: str) -> Iterator[None]:
-    """Change variables of the environment for a while."""
+    """Change environment variables until the block ends."""
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:

@@ -101,7 +101,7 @@ def acquire(
     from posthouse.model.clock import system_clock
     from posthouse.model.ulid import UlidGenerator
 
-    # a retry must come from the same session, or it would wait for the grant that it asks about
+    # a retry must come from the same session, or it would wait for its own first grant
     used = session if session is not None else request_id or UlidGenerator(system_clock()).mint()
 
     async def work(client: Client) -> LockGrant:

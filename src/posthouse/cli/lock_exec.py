@@ -20,7 +20,7 @@ def main(parent: int, pipe: int, command: list[str]) -> None:
     """Become the command; `pipe` stays open until then."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the kernel knew
+        if os.getppid() != parent:  # it died before the request reached the kernel
             os._exit(128 + signal.SIGKILL)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # this interpreter ignores them, and a command would inherit that
         signal.signal(number, signal.SIG_DFL)

@@ -1,9 +1,9 @@
 """Entry point of the `posthouse` command.
 
 The programs of agents start some commands again and again, so EARLY finds these by their first word before anything
-else is imported: their modules use the standard library alone and are ready in milliseconds. An early command that
-does not know its words (--help, an unknown option) leaves them to the whole command line. The version and the list of
-commands are written as early.
+else is imported: their modules use the standard library alone and are ready in milliseconds. An early command leaves
+words that it does not know (--help, an unknown option) to the full command line. The version and the list of commands
+are also printed this early.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # see posthouse.lazy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: first word -> module; its `run(words)` returns an exit code, or the words with which the whole command line goes on
+#: first word -> module; its `run(words)` returns an exit code, or the words that the full command line continues with
 EARLY: dict[str, str] = {
     "hook": "posthouse.cli.hook",
     "mcp": "posthouse.mcp.pipe",
@@ -40,12 +40,12 @@ def main(tokens: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:  # while modules were imported; exit_codes handles it later
         done = 130
     if is_own_process:
-        gc.freeze()  # the process ends: the collector need not look through the modules a last time
+        gc.freeze()  # the process ends: the collector need not scan the modules a last time
     sys.exit(done)
 
 
 def take_interrupts() -> None:
-    """Let Ctrl-C end this process also if its parent ignores it, as a shell does for a command in the background."""
+    """Let Ctrl-C end this process even if its parent ignores it, as a shell does for a background command."""
     # signal itself imports enum, which takes longer than an early command
     import _signal  # type: ignore[import-not-found]
 
@@ -70,7 +70,7 @@ def _run_early(tokens: Sequence[str]) -> int | Sequence[str]:
 
 
 def _write(text: str, tokens: Sequence[str]) -> int | Sequence[str]:
-    """Write the answer; if stdout is full, gone or closed leave it to the whole command line, which says so."""
+    """Write the answer; if stdout is full, gone or closed leave it to the full command line, which reports it."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -1,7 +1,7 @@
 """`posthouse man`: the manual pages, made from the command line itself.
 
 There is one page for `posthouse` and one for each command, which also has the verbs of a noun. A hidden command, a
-former name, has none. The text is that of --help, so a page cannot say something else.
+former name, has none. The text is that of --help, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -129,5 +129,5 @@ def _plain(text: str) -> str:
 
 
 def _protected(line: str) -> str:
-    """Return a line that roff does not take for a request."""
+    """Return a line escaped so that roff does not read it as a request."""
     return f"\\&{line}" if line.startswith((".", "'")) else line

@@ -35,7 +35,7 @@ def server_entry(
     daemon_options: DaemonOptions, agent: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> ServerEntry:
     """Return the command line that starts `posthouse mcp` for a daemon, for the agent of a name."""
-    from posthouse.cli.service import program
+    from posthouse.cli.service_units import program
 
     options = [] if agent is None else ["--as", agent]
     options += [] if daemon_options.mesh is None else ["--mesh", daemon_options.mesh]

@@ -252,10 +252,10 @@ class DaemonOptions:
 
 
 def note_membership(daemon: DaemonClient, output: Output) -> None:
-    """Tell the user if the relay does not admit this host, and which command helps."""
+    """Print a note if the relay does not admit this host, with the command that helps."""
     try:
         health = daemon.health()
-    except PosthouseError:  # what the command was for is done: a note must not make it fail
+    except PosthouseError:  # the command has done its work: a note must not make it fail
         return
     if health.refusal == "not_member":
         add = f"posthouse mesh members {health.mesh} --add {health.node} --name NAME"

@@ -1,4 +1,4 @@
-"""What a command prints, for people or for programs: the only module of posthouse that writes to a terminal.
+"""The output of commands, for people or programs: the only module of posthouse that writes to a terminal.
 
 Every command takes `output: Output` and gives each result twice, as a value and as text. `--output` selects the form:
 text for people, the value as JSON, or the table in the text as CSV (the value where the text is no table). Results go
@@ -116,7 +116,7 @@ def write_json(stream: TextIO, value: object) -> None:
     import msgspec
 
     text = msgspec.json.encode(value, enc_hook=_encode).decode()
-    # JSON itself escapes the first 32 control characters only; the others stand in strings, so JSON may escape them
+    # JSON itself escapes the first 32 control characters only; the others occur in strings, where JSON may escape them
     stream.write((text if text.isprintable() else "".join(map(_json_character, text))) + "\n")
     stream.flush()
 

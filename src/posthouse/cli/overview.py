@@ -1,7 +1,7 @@
 """The list of commands that `posthouse --help` shows: the first thing that most people see of posthouse.
 
 It is written without importing a command, or the library that parses command lines, so that it appears at once. Help
-for one command (`posthouse COMMAND --help`) comes from that library. `commands` says where each command is.
+for one command (`posthouse COMMAND --help`) comes from that library. `commands` has the table of commands.
 """
 
 from __future__ import annotations

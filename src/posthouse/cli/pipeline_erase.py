@@ -1,6 +1,6 @@
-"""`posthouse pipeline erase`: remove content for good, from the stores first, then from every table of the lake.
+"""`posthouse pipeline erase`: remove content permanently, from the stores first, then from every table of the lake.
 
-A relay deletes its own events and says so in its journal; a bus that is a file erases its records here. The run that
+A relay deletes its own events and records it in its journal; a bus that is a file erases its records here. The run that
 follows copies these records and erases the same rows from the lake, together with rows that the stores no longer
 hold. If a store refuses, the lake is not touched; the command can be repeated.
 """
@@ -41,9 +41,9 @@ def erase(
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Erase what was written, for good: from the stores, then from every table of the lake and its older versions.
+    """Erase content permanently: from the stores, then from every table of the lake and its older versions.
 
-    Content that meets all given criteria goes; who wrote when, to whom and how much stays. The lake keeps a digest of
+    Content that meets all given criteria is erased; sender, recipients, time and size stay. The lake keeps a digest of
     each erased row, so the audit still proves the others; a text that is short enough to guess can be confirmed by its
     digest. Backups, exported files and the inboxes of readers are out of reach.
 

@@ -185,7 +185,7 @@ _PERIOD_GROUP = Group("Period", sort_key=3)
 @Parameter(name="*", group=_PERIOD_GROUP)
 @dataclass(frozen=True)
 class PeriodOptions:
-    """The part of the history that a command looks at."""
+    """The part of the history that a command reads."""
 
     since: Annotated[str | None, Parameter(help="First UTC day, as 2026-11-01, or how long ago: 7d, 12h.")] = None
     until: Annotated[str | None, Parameter(help="Last UTC day, as 2026-11-30, or how long ago: 1d.")] = None
@@ -193,7 +193,7 @@ class PeriodOptions:
     agent: Annotated[str | None, Parameter(help="Only this agent: its name, NAME@HOST, or its id.")] = None
 
     def selection(self) -> Selection:
-        """Return the selection; raise a usage error for a day that is none, or an end before the start."""
+        """Return the selection; raise a usage error for an invalid day, or an end before the start."""
         from posthouse.pipeline.gold_reader import Selection
 
         first, last = _day_of(self.since, "--since"), _day_of(self.until, "--until")

@@ -1,8 +1,8 @@
-"""`posthouse pipeline run` and `compact`: bring the lake up to date, tell monitoring about it, keep its files few.
+"""`posthouse pipeline run` and `compact`: bring the lake up to date, report the run to monitoring, keep its files few.
 
-A run that fails or is killed can be repeated: no row is duplicated or missing. Arguments and sources are checked
-before Spark starts. Metrics and lineage events are written for failed runs, too; that they cannot be written never
-fails a run.
+A run that fails or is killed can be repeated: no row is duplicated or missing. Arguments and sources are checked before
+Spark starts. Metrics and lineage events are written for failed runs too; a run never fails because they cannot be
+written.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class MonitoringOptions:
-    """Where a run reports what it did."""
+    """Where a run reports its result."""
 
     metrics_file: Annotated[
         str | None, Parameter(help="File to write with metrics of the run, for the node exporter of Prometheus.")
@@ -69,7 +69,7 @@ class UpkeepOptions:
     ] = None
 
     def upkeep(self) -> Upkeep:
-        """Return what the options, the environment and the file say."""
+        """Return the values of the options, the environment and the file."""
         from posthouse.pipeline.run.upkeep import Upkeep
 
         settings = load_settings({f"pipeline.{name}": value for name, value in vars(self).items()})

@@ -1,4 +1,4 @@
-"""`posthouse pipeline show` and `export`: what the lake gives without Spark.
+"""`posthouse pipeline show` and `export`: reading the lake without Spark.
 
 `show` answers fixed questions from the gold tables, in a second; everything else is a question in SQL, `posthouse
 pipeline query`. `export` writes conversations for evaluations and fine-tuning.

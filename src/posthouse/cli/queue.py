@@ -1,7 +1,7 @@
 """`posthouse queue`: the queues of a mesh, for its admins: list, show, dead letters, purge, requeue.
 
 Message content is never shown. Parked messages (rejected or dead) do not block the messages behind them; `requeue`
-puts them at the tail with a new count of attempts, `purge` removes them for good.
+puts them at the tail with a new count of attempts, `purge` removes them permanently.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def follow(
 ) -> None:
     """Keep a copy of a relay's store in a directory, a few milliseconds behind, until Ctrl-C or SIGTERM.
 
-    The operator of that relay lists your node id in relay.followers. The first line says that the copy is complete;
-    the log goes to stderr. After a restart of either side it goes on where it was. The relay's key is not copied: put
+    The operator of that relay lists your node id in relay.followers. The first line says that the copy is complete; the
+    log goes to stderr. After a restart of either side it continues where it stopped. The relay's key is not copied: put
     it into the directory as key.json before you promote the copy.
 
     For example:
@@ -125,7 +125,7 @@ def promote(
 ) -> None:
     """Make the copy of `posthouse relay follow` the store of a relay; start it with `posthouse relay up` then.
 
-    Stop the relay that the copy follows first, for good: two relays must not go on with one history. The store gets a
+    Stop the relay that the copy follows first, for good: two relays must not continue one history. The store gets a
     new epoch, so clients learn that the last transactions may be missing; fencing tokens rise above all former ones.
 
     For example:

@@ -1,7 +1,7 @@
 """`posthouse relay down`, `status`, `install-service` and `uninstall-service`: a relay that runs in the background.
 
 A running relay holds the lock of its directory and describes itself in run.json there: process, address, version. The
-lock decides whether a relay runs; without it run.json was left by a killed process and counts for nothing.
+lock decides whether a relay runs; without the lock, run.json was left by a killed process and is ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from posthouse.cli.config import flags_of, load_settings, setting_tokens
 from posthouse.cli.output import PLAIN, Output
-from posthouse.cli.service import ServiceDefinition, program, remove_service, write_service
+from posthouse.cli.service_units import ServiceDefinition, program, remove_service, write_service
 from posthouse.model.codes.spec import Exit
 
 if TYPE_CHECKING:

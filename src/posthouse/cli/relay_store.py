@@ -1,4 +1,4 @@
-"""`posthouse relay` and the store: back up, verify, restore, reindex, check, export, import and migrate.
+"""`posthouse relay`, commands about the store: back up, verify, restore, reindex, check, export, import and migrate.
 
 `restore`, `reindex`, `import` and `migrate` take the relay's lock and are refused while it runs; `backup`, `verify`,
 `check` and `export` only read and may run at the same time. `verify`, `check`, `export` and `import` exit with 1 if
@@ -103,7 +103,7 @@ def hold_relay_lock(given: Path | None) -> Iterator[Path]:
 
 
 def note_missing_key(output: Output, directory: Path) -> None:
-    """Say what is needed before a relay starts on a store that has come without its key."""
+    """Print a note if a store has arrived without its key, which a relay needs to start on it."""
     from posthouse.relay.ops.backup_archive import KEY_MEMBER
 
     key = directory / KEY_MEMBER
@@ -131,7 +131,7 @@ def backup(
     """Write a consistent copy of a relay's store, while the relay runs or not.
 
     The copy is a SQLite file, also of a store in PostgreSQL; large databases are better copied by pg_basebackup.
-    The relay's key is included only with `--with-key`: whoever has it can pose as the relay.
+    The relay's key is included only with `--with-key`: anyone who has it can pose as the relay.
 
     For example:
 
@@ -204,7 +204,7 @@ def restore(
     /,
     *,
     in_place: Annotated[
-        bool, Parameter(negative="", help="Go on from the file relay.db that is there, an older copy.")
+        bool, Parameter(negative="", help="Continue from the file relay.db that is there, an older copy.")
     ] = False,
     data_dir: DataDir = None,
     high_water: MarkOption = None,
@@ -261,7 +261,7 @@ def _restoring(data_dir: Path | None, *, in_place: bool) -> tuple[str, Callable[
 
 
 def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
-    """Write the store anew, with all its indexes, and replace the file; needs as much free space as the store has.
+    """Rewrite the store with all its indexes, and replace the file; needs as much free space as the store has.
 
     Refused while the relay runs. Damage in indexes is repaired; damage in other tables is an error and changes nothing.
 
@@ -376,7 +376,7 @@ def migrate(
 ) -> None:
     """Move the store of a relay from a SQLite file to PostgreSQL, or back; refused while a relay uses it.
 
-    Epoch and seqs stay, so readers and the lake go on at their cursors. A digest of every table proves the copy. The
+    Epoch and seqs stay, so readers and the lake continue at their cursors. A digest of every table proves the copy. The
     old store is marked, and no relay starts on it any more. If the command is interrupted, run it again. The key is not
     part of the store: the relay needs the same key.json at its new place.
 

@@ -225,7 +225,7 @@ def send_direct(
 
 
 def read_message(text: str) -> str:
-    """Return the text of a message, from the argument or stdin; refuse one that says nothing."""
+    """Return the text of a message, from the argument or stdin; refuse an empty one."""
     message = read_text(text)
     if not message.strip():
         hint = "Give the text as an argument, or `-` and the text on stdin."
@@ -234,7 +234,7 @@ def read_message(text: str) -> str:
 
 
 def note_recipient(to: str, accepted: Accepted, output: Output) -> None:
-    """Tell the user that a message which the daemon has accepted may wait, or be refused later."""
+    """Print a note if a message that the daemon has accepted may wait, or be refused later."""
     paused = accepted.recipient_paused
     if paused is not None:
         output.note(f"{to} is paused until {paused.until}: {paused.reason or 'no reason given'}")

@@ -1,7 +1,7 @@
-"""`posthouse status` and `posthouse down`: what of posthouse runs on this machine, and its end.
+"""`posthouse status` and `posthouse down`: show what posthouse runs on this machine, and stop it.
 
-Both look at this home alone: its relay, if it has one, and its daemon with every mesh and agent. `down` stops the
-daemon first, so that it can still hand its messages to the relay. Accepted messages stay on disk.
+Both concern only this home: its relay, if it has one, and its daemon with every mesh and agent. `down` stops the
+daemon first, so that it can still send its messages to the relay. Accepted messages stay on disk.
 """
 
 from __future__ import annotations

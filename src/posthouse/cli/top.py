@@ -1,8 +1,8 @@
 """`posthouse top`: connections, queues, rates and refusals of the relay and of this host's daemon, live.
 
 It reads the metrics of both and changes nothing. The relay shows them to its administrators, or for its metrics token;
-without them, and while relay or daemon is away, the view says why. Rates are those between the last two samples.
-On a terminal the view has a screen of its own; q, Ctrl-C and SIGTERM end it and bring the old screen back.
+without them, and while relay or daemon is unreachable, the view shows the reason. Rates are those between the last two
+samples. On a terminal the view has a screen of its own; q, Ctrl-C and SIGTERM end it and bring the old screen back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ReadMetrics = Callable[[], Awaitable[str]]
 
 @dataclass(frozen=True)
 class View:
-    """Which metrics of a process are shown under which words."""
+    """The metrics of a process that the view shows, with their labels."""
 
     gauges: Mapping[str, str]
     rates: Mapping[str, str]
@@ -181,7 +181,7 @@ async def _sources(
         mesh, token = daemon_options.chosen_mesh(), read_token(token_file)
         try:
             client = await stack.enter_async_context(relay_client(relay_options, mesh, token_file))
-        except PosthouseError as failure:  # a host without a key still has a daemon to look at
+        except PosthouseError as failure:  # a host without a key may still have a daemon to show
             read_relay = _raising(failure)
         else:
             read_relay = partial(client.archive.metrics, token)

@@ -1,6 +1,6 @@
-"""`posthouse up`, `posthouse invite`: what this machine runs, and the line for another host.
+"""`posthouse up`, `posthouse invite`: start relay and daemon on this machine, and print the command for another host.
 
-`up` is safe to repeat: it starts what does not run, on the address that --listen named last. If no address is named and
+`up` is safe to repeat: it starts what does not run, on the last address given with --listen. If no address is named and
 another program has the default port, for example the relay of another user, the relay takes a free port and keeps it.
 A relay that other machines can reach gets a certificate of its own if none is given; invites carry its fingerprint, so
 no authority is needed.
@@ -115,7 +115,7 @@ def other_relay() -> str | None:
 
 
 def next_steps(*, is_member: bool = True) -> list[str]:
-    """Return the commands that a person may type next, each with what it does."""
+    """Return the commands that a person may type next, each with a description."""
     if not is_member:
         return ["posthouse join 'INVITE'                  join the mesh with an invite of one of its admins"]
     return [
@@ -316,7 +316,7 @@ def _ensure_member(origin: str, relay_node: str, name: str | None) -> str:
 
     async def work(client: Client) -> str:
         for member in await client.meshes.members(DEFAULT_MESH):
-            # the relay calls its first administrator `admin`: that is no name of this host
+            # the relay calls its first administrator `admin`: that is not a name of this host
             if member.node == node and member.name is not None and member.name == (name or known):
                 return member.name
         is_admin = client.key.node == node

@@ -169,7 +169,7 @@ def _fields(webhook: Webhook) -> list[tuple[str, object]]:
 def retry(
     webhook_id: WebhookId, /, *, mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS, output: Output = PLAIN
 ) -> None:
-    """Send again now what failed or is parked; a suspended webhook goes on at its cursor.
+    """Send again now what failed or is parked; a suspended webhook continues at its cursor.
 
     For example:
 

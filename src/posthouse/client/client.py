@@ -99,7 +99,7 @@ class Client:
         # participants resume in this order: confirmations must reach the relay before RECEIVE
         commands = PendingCommands(self._link)
         self._publisher = Publisher(commands, key, self.options)
-        #: tells senders which of their direct messages were read
+        #: sends receipts to senders whose direct messages were read
         self.receipts = Receipts(commands, self.signer)
         self._receiver = Receiver(self._link, key, Confirmations(commands, self.signer), self.receipts)
         self._receiver.tracer = self.options.tracer
@@ -130,7 +130,7 @@ class Client:
     async def connect(self, *, is_patient: bool = False) -> None:
         """Open the stream; other calls do it at first use.
 
-        Raises if the first attempt fails; with `is_patient` it keeps trying as long as that may help.
+        Raises if the first attempt fails; with `is_patient` it keeps trying as long as another attempt may succeed.
         """
         await self._link.start(is_patient=is_patient)
         self._is_connected = True
@@ -148,7 +148,7 @@ class Client:
         return self._link.is_up
 
     def supports(self, feature: str) -> bool:
-        """Return True if the relay of the present connection announced a feature in its HELLO."""
+        """Return True if the relay of the current connection announced a feature in its HELLO."""
         return self._link.supports(feature)
 
     @property
@@ -158,7 +158,7 @@ class Client:
 
     @property
     def clock_difference_s(self) -> int | None:
-        """How far this clock is ahead of the relay's, in whole seconds; None before the relay told its time."""
+        """How far this clock is ahead of the relay's, in whole seconds; None before the relay has reported its time."""
         return self._transport.clock_difference_s
 
     async def close(self) -> None:
@@ -173,7 +173,7 @@ class Client:
     # Writing
 
     def sign(self, content: str = "", *, kind: int, tags: Tags = (), mesh: str | None = None) -> Event:
-        """Return a signed event with the present time, without sending it."""
+        """Return a signed event with the current time, without sending it."""
         return self.signer.sign(kind, content, with_mesh(tags, mesh or self.mesh))
 
     async def seal(
@@ -259,7 +259,7 @@ class Client:
 
         Raises no_responder at once if no responder is connected, unless `queue` lets the request wait for one;
         responder_busy or request_failed with the responder's reason; request_timeout after `timeout_s`. `on_partial`
-        is called with each partial answer. A responder that comes after the deadline does not get the request.
+        is called with each partial answer. A responder that connects after the deadline does not get the request.
         """
         mark = new_request(self._clock.wall_ns(), timeout_s, queue=queue)
         given["meta"] = with_freshness(given.get("meta"), mark.to_meta())
@@ -290,12 +290,12 @@ class Client:
         """Open the mailbox of this node in a mesh: an async iterator over its messages, in order.
 
         The relay sends at most `window` unconfirmed messages. `instance` identifies this reader over its reconnects.
-        `on_confirmed` is called when readers confirm messages of this node; without it `Mailbox.confirmed` yields
-        them. `on_presence` is called when a member or one of its agents comes online or goes offline, and when its
-        profile changes; `Mailbox.roster` has the whole state. `on_receipts` is called when agents of other hosts have
-        read or rejected messages of this node. With `fills_gaps`, messages of topics that this node's queue had no room
-        for come too, from the history and perhaps a second time. A request whose deadline has passed is confirmed and
-        not yielded, unless the mailbox `takes_late_requests`.
+        `on_confirmed` is called when readers confirm messages of this node; without it `Mailbox.confirmed` yields them.
+        `on_presence` is called when a member or one of its agents comes online or goes offline, and when its profile
+        changes; `Mailbox.roster` has the whole state. `on_receipts` is called when agents of other hosts have read or
+        rejected messages of this node. With `fills_gaps`, messages of topics that this node's queue had no room for are
+        included, from the history and perhaps a second time. A request whose deadline has passed is confirmed and not
+        yielded, unless the mailbox `takes_late_requests`.
         """
         await self.connect()
         where, name = mesh or self.mesh, instance or self._instance
@@ -332,7 +332,7 @@ class Client:
 
         Entering waits until the lock is granted, at most `wait_s` if given. The lease is renewed while the body runs;
         if it is lost, the body is cancelled and lock_lost is raised. Send `held.token` with every protected write. A
-        `tree` locks all names below, too; `also` names locks to hold at the same time, all or none.
+        `tree` also locks all names below; `also` names locks to hold at the same time, all or none.
         """
         lease_ms = validate_lease_ms(round(lease_s * 1000))
         where = mesh or self.mesh

@@ -1,6 +1,6 @@
-"""Keys over HTTP: rotate and recover a key, read what became of one, and for admins replace, revoke or approve one.
+"""Keys over HTTP: rotate and recover a key, read its chain of successors; for admins replace, revoke or approve one.
 
-A chain leads from a key to the one that stands for it today. The client verifies every link that a key of the chain
+A chain leads from a key to its current successor. The client verifies every link that a key of the chain
 signed, so a relay cannot invent a rotation. A link that an admin of the relay made has no such signature: it is shown
 as a replacement, and pins do not follow it.
 """
@@ -35,7 +35,7 @@ class Keys:
         self._now_ns = now_ns
 
     async def rotate(self, successor: NodeKey) -> KeyChange:
-        """Replace this node's key by another one of the same owner; the old one can do nothing afterwards.
+        """Replace this node's key with another one of the same owner; the old one has no right afterwards.
 
         The call can be repeated: the relay gives the same answer again. Raises already_rotated if the key has another
         successor.
@@ -57,7 +57,7 @@ class Keys:
         return is_proven(chain, node, other) or is_proven(chain, other, node)
 
     async def replace(self, node: str, successor: str) -> KeyChange:
-        """Give the place of a lost key to another one; only for admins of the relay."""
+        """Replace a lost key with another one; only for admins of the relay."""
         body = {"node": node, "successor": successor}
         return await self._requests.post_as(KeyChange, "/v1/keys/replacements", body)
 
@@ -71,7 +71,7 @@ class Keys:
         return await self._requests.get_as(KeyApprovals, _held_path(mesh))
 
     async def require_approval(self, mesh: str, is_required: bool) -> KeyApprovals:
-        """Let new keys of members have no right in a mesh until an admin approves them, or let them have it at once."""
+        """Choose whether new keys of members need the approval of an admin before they have any right in a mesh."""
         return await self._requests.post_as(KeyApprovals, f"{_held_path(mesh)}/approval", {"required": is_required})
 
     async def approve(self, mesh: str, node: str) -> KeyApprovals:

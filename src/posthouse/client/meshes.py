@@ -1,8 +1,8 @@
 """Meshes over HTTP: create them, manage members, access, rules, topics, subscriptions, blocks and invites.
 
 Reading members pins their names: a name that suddenly has another key is refused until a person trusts the change;
-other names go on working. If the pinned key itself signed that the other one takes its place, the pin follows, and
-`on_rotated` tells the user. The relay decides what a role may do.
+other names keep working. If the pinned key itself signed the other one as its successor, the pin follows, and
+`on_rotated` informs the user. The relay decides what a role may do.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class RotatedMember(msgspec.Struct, frozen=True):
-    """A member whose pinned key signed that another one takes its place."""
+    """A member whose pinned key signed another one as its successor."""
 
     mesh: str
     name: str
@@ -145,11 +145,11 @@ class Meshes:
         return await self._requests.post_as(dict[str, Any], "/v1/meshes", body)
 
     async def limits(self, mesh: str) -> MeshLimitSets:
-        """Return the limits of a mesh that hold, its own, and those that admins of the relay allow."""
+        """Return the limits of a mesh: those in force, its own, and those that admins of the relay allow."""
         return await self._requests.get_as(MeshLimitSets, _path(mesh, "limits"))
 
     async def set_limits(self, mesh: str, limits: MeshLimits, *, is_allowed: bool = False) -> MeshLimitSets:
-        """Set the mesh's own limits as a whole, or what it may have at most; return all of them."""
+        """Replace the mesh's own limits, or those that it may have at most; return all of them."""
         body = {"limits": limits, "source": "relay" if is_allowed else "mesh"}
         return await self._requests.post_as(MeshLimitSets, _path(mesh, "limits"), body)
 
@@ -185,12 +185,12 @@ class Meshes:
         return [replace(member, pinned=changed.get(member.name or "")) for member in members]
 
     async def _follow(self, mesh: str, name: str, pinned: str, found: str) -> bool:
-        """Pin the present key of a member if the pinned one leads to it by signatures; return False if not."""
+        """Pin the current key of a member if the pinned one leads to it by signatures; return False if not."""
         try:
             chain = await self._keys.chain(pinned)
         except Transient:
             raise
-        except PosthouseError:  # an older relay knows no chains
+        except PosthouseError:  # an older relay has no chains
             return False
         if not is_proven(chain, pinned, found):
             return False
@@ -222,7 +222,7 @@ class Meshes:
         raise error("member_name_unknown", name=name, mesh=mesh)
 
     async def trust_member(self, mesh: str, name: str) -> tuple[str | None, str]:
-        """Pin the present key of a member name; return the key pinned before, if any, and the new one."""
+        """Pin the current key of a member name; return the key pinned before, if any, and the new one."""
         for member in await self.unpinned_members(mesh):
             if member.name == name:
                 return self._pins.trust_member(self._known_relay(), mesh, name, member.node), member.node

@@ -1,6 +1,6 @@
-"""Samples of the metrics of daemon and relay over the last hour: rates, histograms and present values.
+"""Samples of the metrics of daemon and relay over the last hour: rates, histograms and current values.
 
-A counter that goes back belongs to a process that was started again; the rate of that interval counts from zero.
+A counter that decreases means that the process was restarted; the rate of that interval counts from zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Sample = Mapping[tuple[str, Labels], float]
 
 
 def parse_metrics(text: str) -> Sample:
-    """Return the values of a text in the Prometheus format; lines that are no values are skipped."""
+    """Return the values in a text in the Prometheus format; other lines are skipped."""
     values: dict[tuple[str, Labels], float] = {}
     for line in text.splitlines():
         found = None if line.startswith("#") else _LINE.fullmatch(line)
@@ -39,11 +39,11 @@ class Series:
 
     @classmethod
     def of(cls, kept: int) -> Series:
-        """Return a series that keeps so many samples."""
+        """Return a series that keeps `kept` samples."""
         return cls(deque(maxlen=kept))
 
     def add(self, at_s: float, text: str) -> None:
-        """Add what a process answered at a time."""
+        """Add the metrics that a process returned at a time."""
         self.samples.append((at_s, parse_metrics(text)))
 
     @property
@@ -52,12 +52,12 @@ class Series:
         return self.samples[-1][1] if self.samples else {}
 
     def value(self, name: str) -> float | None:
-        """Return the present value of a metric, summed over its labels; None if the process does not have it."""
+        """Return the current value of a metric, summed over its labels; None if the process does not have it."""
         found = [value for (each, _labels), value in self.newest.items() if each == name]
         return sum(found) if found else None
 
     def by_label(self, name: str, label: str) -> dict[str, float]:
-        """Return the present values of a metric by one label, largest first."""
+        """Return the current values of a metric by one label, largest first."""
         found: dict[str, float] = {}
         for (each, labels), value in self.newest.items():
             if each == name:

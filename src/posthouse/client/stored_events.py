@@ -225,7 +225,7 @@ class _Journal(msgspec.Struct):
 
 
 class Archive:
-    """What an administrator reads of a relay, and how an archive prunes it."""
+    """Reading a relay's journal and state as an administrator, and pruning it for an archive."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -238,7 +238,7 @@ class Archive:
     async def newest_records(
         self, *, types: Sequence[str] = (), before: str | None = None, limit: int | None = None
     ) -> JournalPage:
-        """Return journal records newest first, of some types or of all; the cursor of a page goes on before it."""
+        """Return journal records newest first, of some types or of all; the cursor of a page continues before it."""
         parameters = {"order": "desc", "types": ",".join(types) or None, "before": before, "limit": limit}
         return await self._requests.get_as(JournalPage, "/v1/journal", parameters)
 

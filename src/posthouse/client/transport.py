@@ -71,8 +71,8 @@ _PROOF_REFUSED_S = CREATED_AT_MAX_AHEAD_NS // SECOND_NS - 2  # a Date has whole 
 MAX_FRAME_BYTES = 16 * MIB  # far above a relay's frames, far below what would exhaust memory
 
 
-CHANGE_S = 4.0  # a client that has another address leaves a silent one after so long
-#: an address that answers so is left for another one of the same relay
+CHANGE_S = 4.0  # a client that has another address leaves a silent one after this time
+#: statuses after which the client uses another address of the same relay
 _ELSEWHERE = frozenset({"relay_unreachable", "relay_behind", "relay_stopping", "store_unavailable"})
 
 
@@ -87,7 +87,7 @@ class Transport:
         #: fingerprint of the one certificate to accept; None: one that an authority has signed
         self._certificate = certificate
         self._clock = clock or system_clock()
-        #: how far this clock is ahead of the relay's, in whole seconds, as of the last response that told the time
+        #: how far this clock is ahead of the relay's, in whole seconds, as of the last response with a date
         self.clock_difference_s: int | None = None
         self._session: aiohttp.ClientSession | None = None
         self._addresses = url.addresses
@@ -100,7 +100,7 @@ class Transport:
 
     @property
     def others(self) -> int:
-        """How many other addresses there are than the present one."""
+        """How many addresses there are besides the current one."""
         return len(self._addresses) - 1
 
     def use_next_address(self, failed: RelayUrl) -> None:
@@ -110,7 +110,7 @@ class Transport:
 
     @contextmanager
     def reaching(self) -> Iterator[RelayUrl]:
-        """Yield the present address and raise failures of the network as errors; after one the next address is used."""
+        """Yield the current address and raise failures of the network as errors; after one the next address is used."""
         address = self.address
         try:
             with translate_network_errors(address.origin):
@@ -146,9 +146,9 @@ class Transport:
         return error("clock_differs", relay=self.url.origin, seconds=difference_s)
 
     async def _note_time(self, _session: object, _context: object, ended: aiohttp.TraceRequestEndParams) -> None:
-        with suppress(ValueError, KeyError):  # no Date, or one that is none
-            told = parsedate_to_datetime(ended.response.headers["Date"]).timestamp()
-            self.clock_difference_s = self._clock.wall_ns() // SECOND_NS - round(told)
+        with suppress(ValueError, KeyError):  # no Date, or an invalid one
+            relay_s = parsedate_to_datetime(ended.response.headers["Date"]).timestamp()
+            self.clock_difference_s = self._clock.wall_ns() // SECOND_NS - round(relay_s)
 
     async def open_stream(self) -> aiohttp.ClientWebSocketResponse[bool]:
         """Open the WebSocket of the stream; the caller sets the timeout and translates failures."""
@@ -262,7 +262,7 @@ class Requests:
         return self.decode(await self._as_node("POST", path, None, body) or b"{}", type)
 
     async def post_lines(self, path: str, body: Any) -> AsyncGenerator[bytes]:
-        """Yield the lines of the body of a POST as they come, without empty ones.
+        """Yield the lines of the body of a POST as they arrive, without empty ones.
 
         Raises relay_unreachable if the body ends early or the relay is silent for too long.
         """
@@ -290,7 +290,7 @@ class Requests:
                         yield line
 
     async def get_chunks(self, path: str) -> AsyncGenerator[bytes]:
-        """Yield the body of a GET of any size in pieces as they come.
+        """Yield the body of a GET of any size in pieces as they arrive.
 
         Raises relay_unreachable if the body ends early or the relay is silent for too long.
         """
@@ -349,7 +349,7 @@ class Requests:
         except PosthouseError as refusal:
             if refusal.code != "challenge_invalid":
                 raise
-        # the relay restarted or its clock was set after it had given the challenge; a new one is as good
+        # the relay restarted or its clock was set after it had issued the challenge; a new one will do
         return await self._answer_challenge()
 
     async def _answer_challenge(self) -> str:

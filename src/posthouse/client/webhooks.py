@@ -65,7 +65,7 @@ class Webhooks:
         return await self._requests.post_as(AddedWebhook, _PATH, {"mesh": mesh, "url": url, **given})
 
     async def all(self, mesh: str) -> WebhookList:
-        """Return the webhooks and incoming hooks of a mesh: the own ones, for an admin all."""
+        """Return the webhooks and incoming hooks of a mesh: those of this node, or all of them for an admin."""
         return await self._requests.get_as(WebhookList, _PATH, {"mesh": mesh})
 
     async def get(self, webhook_id: str) -> WebhookDetail:
@@ -77,7 +77,7 @@ class Webhooks:
         await self._requests.delete(_one(webhook_id))
 
     async def retry(self, webhook_id: str) -> WebhookDetail:
-        """Send again now, also what is parked; a suspended webhook goes on at its cursor."""
+        """Send again now, also what is parked; a suspended webhook continues at its cursor."""
         return await self._requests.post_as(WebhookDetail, f"{_one(webhook_id)}/retry", {})
 
     async def replay(self, webhook_id: str, since_ns: int) -> WebhookDetail:

@@ -1,4 +1,4 @@
-"""Who may use the console: one-time links, tokens, and the user at the other end of a connection.
+"""Access to the console: one-time links, tokens, and the check of the user at the other end of a connection.
 
 A link works once, for LINK_TTL_S seconds; a page exchanges its code for a token, which lives as long as the process.
 The token travels in a header and never in an address or a cookie: a cookie of 127.0.0.1 is sent to every port of this

@@ -1,9 +1,9 @@
 """The console's server: a socket on loopback, the routes of pages and actions, and the headers that confine them.
 
 Every page is the same empty shell; its script asks for the content with the token in a header, so an address alone
-shows nothing. There is no cookie, hence nothing that another site could make a browser send along. What changes
-anything needs an Origin of this server. The content security policy allows scripts, styles, pictures and connections
-of this server only: no inline code, no eval, no frame around a page.
+shows nothing. There is no cookie, hence nothing that another site could make a browser send along. Every change
+requires an Origin of this server. The content security policy allows scripts, styles, pictures and connections of this
+server only: no inline code, no eval, no frame around a page.
 """
 
 from __future__ import annotations

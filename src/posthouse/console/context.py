@@ -1,7 +1,7 @@
-"""What the pages of a console share, and the request as a page sees it.
+"""The context that the pages of a console share, and the request of a page.
 
 Pages and actions are different routes: a page is a GET without side effects, an action is a POST of a form. Every
-action names the program it comes through (VIA), so that journals tell it from one of the command line.
+action names the console as its program (VIA), so that journals distinguish it from one of the command line.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ConsoleCall(Call[ConsoleContext]):
         """The daemon and the relay."""
         return self.context.upstream
 
-    def wish(self, name: str, default: str = "") -> str:
+    def parameter(self, name: str, default: str = "") -> str:
         """Return a parameter of the address, the last one if it is given twice."""
         return dict(self.target.query).get(name, default)
 
@@ -63,7 +63,7 @@ class ConsoleCall(Call[ConsoleContext]):
         return self.context.renderer.page(template, **values)
 
     def notice(self, text: str, *failures: PosthouseError) -> HttpResponse:
-        """Return what an action did; the page is loaded again."""
+        """Return the notice of what an action did; the page is loaded again."""
         response = self.page("notice.html", text=text, failures=failures)
         response.headers["HX-Trigger"] = "console-changed"
         return response

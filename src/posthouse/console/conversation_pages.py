@@ -1,7 +1,7 @@
 """Conversations: the list of threads, one thread with the state of each message, and the path of one message.
 
-Threads come from the daemon of this host, so they are what its agents wrote and got. A person writes as the host
-itself, through the daemon's outbox: what is sent here is as durable as any message.
+Threads come from the daemon of this host, so they hold the messages that its agents sent and received. A person writes
+as the host itself, through the daemon's outbox, so these messages are as durable as any other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BAR_LEAST = 1.0  # a step that took no time is still visible
 async def list_conversations(call: ConsoleCall) -> HttpResponse:
     """Show the threads, the one with the newest message first."""
     daemon = call.upstream.daemon
-    before = call.wish("before")
+    before = call.parameter("before")
     threads = await attempt(daemon.threads(before=before or None, limit=PAGE))
     page = threads.value
     return call.page(

@@ -1,4 +1,4 @@
-"""The page Health: is everything running, how much happens and is kept, what is refused, what needs attention.
+"""The page Health: the state of daemon and relay, their load and storage, refusals, and warnings.
 
 Figures come from the metrics of relay and daemon, sampled while the console runs; the relay shows them to its admins.
 Warnings are what the daemon reports about itself, events that need a person, and refusals of the last hour.
@@ -130,7 +130,7 @@ def _outbox(series: Series) -> list[tuple[str, float]]:
 
 
 async def _refusals(call: ConsoleCall) -> list[dict[str, Any]]:
-    """Return who was refused what in the last hour, the most first; admins of the relay may read it."""
+    """Return the refusals of the last hour by sender and code, the most frequent first; for admins of the relay."""
     found = await attempt(call.upstream.relay.archive.newest_records(types=("refused",), limit=_REFUSALS_MAX))
     if found.value is None:
         return []
@@ -189,7 +189,7 @@ def _cluster_warnings(cluster: ClusterState | None) -> Iterator[Warning]:
         yield Warning("No relay leads: locks wait until one does.")
     for each in cluster.relays:
         if not each.is_alive:
-            hint = "Its clients go on at another one; the leader forgets it after a while."
+            hint = "Its clients continue at another one; the leader forgets it after a while."
             yield Warning(f"The relay {each.url} has been silent for {seconds(each.silent_s)}.", hint=hint)
 
 
@@ -214,7 +214,7 @@ def _shares(usage: MeshUsage) -> list[Share]:
 
 
 def _rules(limits: MeshLimits, series: Series) -> Iterator[str]:
-    """Say what the relay removes from the mesh by itself."""
+    """Describe in words what the relay removes from the mesh automatically."""
     for each in limits.max_age:
         kinds = f"{each.first_kind}" if each.first_kind == each.last_kind else f"{each.first_kind} to {each.last_kind}"
         yield f"Events of kind {kinds} are kept for {seconds(each.max_age_s)}."
@@ -235,7 +235,7 @@ def _usage_warnings(usage: MeshUsage | None) -> Iterator[Warning]:
 
 
 def _upkeep(series: Series) -> Iterator[tuple[str, str]]:
-    """Yield what the sweepers of the relay have done, and when; the relay in charge shows it to its admins."""
+    """Yield what the relay's sweepers have done, and when; the relay in charge shows it to its admins."""
     for name, words in _UPKEEP:
         if (value := series.value(name)) is not None:
             yield words, f"{value:,.0f}"

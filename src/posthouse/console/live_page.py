@@ -1,8 +1,8 @@
 """The page Live, and the streams that keep every page current.
 
 A stream is a response that does not end: one JSON object per line, an empty one while nothing happens. The page closes
-it while it is hidden or paused and resumes after the last number it has. If the feed has forgotten rows since then,
-the relay is asked for them by its cursor, so that no event is left out.
+it while it is hidden or paused and resumes after the last number it has. If the feed has dropped rows since then, they
+are read from the relay by its cursor, so that no event is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALIVE_S = 10.0  # between lines of a stream without news
 _SETTLE_S = 0.25  # changes within this time are one
 _WRITE_S = 30.0
 _PAGE = 500
-_RETRY_S = 1.0  # between questions to a relay that is away
+_RETRY_S = 1.0  # between attempts to reach an unreachable relay
 _LOST_CURSOR = frozenset({"cursor_reset", "cursor_pruned", "cursor_invalid"})
 _HEADERS = {"Content-Type": "application/x-ndjson", **SAFETY_HEADERS}
 
@@ -51,7 +51,7 @@ class LiveFilter(NamedTuple):
 
 def filter_of(call: ConsoleCall) -> LiveFilter:
     """Return the filter in the address of a page."""
-    return LiveFilter(call.wish("source"), call.wish("kind"), call.wish("text")[:200])
+    return LiveFilter(call.parameter("source"), call.parameter("kind"), call.parameter("text")[:200])
 
 
 async def show_live(call: ConsoleCall) -> HttpResponse:
@@ -78,7 +78,7 @@ def _last_cursor(rows: Sequence[LiveRow]) -> str:
 
 async def stream_rows(call: ConsoleCall) -> HttpResponse:
     """Stream rows after a number until the page closes the stream."""
-    wanted, reader = filter_of(call), LiveReader(call.upstream, _number(call), call.wish("cursor"))
+    wanted, reader = filter_of(call), LiveReader(call.upstream, _number(call), call.parameter("cursor"))
     with call.context.streams.enter(), call.upstream.feed.listen() as news:
         response = await _open(call)
         while not call.context.is_stopping:
@@ -91,7 +91,7 @@ async def stream_rows(call: ConsoleCall) -> HttpResponse:
 
 
 class LiveReader:
-    """The position of one page in the feed, and the way back to rows that the feed has forgotten."""
+    """The position of one page in the feed, and reading rows from the relay that the feed has dropped."""
 
     def __init__(self, upstream: Upstream, number: int, cursor: str) -> None:
         #: of the last row that the page has
@@ -99,7 +99,7 @@ class LiveReader:
         self._upstream = upstream
         #: of the last event of the relay that the page has; empty: none
         self._cursor = cursor
-        #: seq through which the relay itself was asked
+        #: seq through which rows were read from the relay itself
         self._passed = 0
 
     @property
@@ -160,7 +160,7 @@ async def stream_changes(call: ConsoleCall) -> HttpResponse:
 
 
 def _number(call: ConsoleCall) -> int:
-    text = call.wish("after", "0")
+    text = call.parameter("after", "0")
     if not text.isascii() or not text.isdecimal() or len(text) > 15:
         raise error("parameter_invalid", name="after", reason="it is not a number of this stream")
     return int(text)

@@ -1,4 +1,4 @@
-"""The page Locks: who holds what and for how long, who waits, what happened before, and reserved paths of this host.
+"""The page Locks: holders and leases, waiters, the history of locks, and reserved paths of this host.
 
 Locks are the relay's, reservations the daemon's. Only admins break a lock; the history comes from the relay's journal,
 which only admins of the relay may read.
@@ -24,7 +24,9 @@ HISTORY_TYPES = ("lock.acquired", "lock.released", "lock.expired", "lock.broken"
 async def show_locks(call: ConsoleCall) -> HttpResponse:
     """Show locks, their history, and reservations."""
     upstream = call.upstream
-    locks = await attempt(upstream.relay.locks.list(mesh=upstream.mesh, limit=PAGE, cursor=call.wish("cursor") or None))
+    locks = await attempt(
+        upstream.relay.locks.list(mesh=upstream.mesh, limit=PAGE, cursor=call.parameter("cursor") or None)
+    )
     reservations = await attempt(upstream.daemon.reservations())
     is_admin = await upstream.is_admin()
     history: Found[JournalPage] = await _history(call) if is_admin else Found(None)

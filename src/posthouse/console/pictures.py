@@ -15,7 +15,7 @@ _MARGIN_Y = 46  # room for labels above and below
 _LABEL_MAX = 26  # characters
 _CHARACTER_X = 8.4  # width of a character of a label, at most
 _NODES_MAX = 24  # more would not be readable: the least busy are left out
-_BEND = 0.16  # how far an edge bows out, so that answers do not lie on questions
+_BEND = 0.16  # how far an edge is curved, so that the edges of both directions do not overlap
 
 
 class Vertex(NamedTuple):

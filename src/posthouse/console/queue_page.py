@@ -1,4 +1,4 @@
-"""The page Queues: what waits at the relay and in the outbox of this host, dead letters, requeue and purge.
+"""The page Queues: messages that wait at the relay and in this host's outbox, dead letters, requeue and purge.
 
 Admins see every queue of the mesh, others their own. Nothing here shows the content of a message. Actions work on the
 rows that were ticked: a bulk action is one request per queue, and each row is refused or done on its own.
@@ -27,17 +27,17 @@ async def show_queues(call: ConsoleCall) -> HttpResponse:
     """Show queues, the messages in one state, and the outbox."""
     upstream = call.upstream
     is_admin = await upstream.is_admin()
-    state = _choice(call.wish("state"), _STATES)
-    status = _choice(call.wish("status"), _OUTBOX_STATES)
-    node = call.wish("node") or None
+    state = _choice(call.parameter("state"), _STATES)
+    status = _choice(call.parameter("status"), _OUTBOX_STATES)
+    node = call.parameter("node") or None
     queues: Found[list[Queue]] = Found([])
     if is_admin:
         queues = await attempt(upstream.relay.queues.all(upstream.mesh, limit=QUEUES_MAX))
     rows = await _rows(call, node if is_admin else upstream.node, state)
-    outbox = await attempt(upstream.daemon.outbox(status=status, before=call.wish("before") or None, limit=PAGE))
+    outbox = await attempt(upstream.daemon.outbox(status=status, before=call.parameter("before") or None, limit=PAGE))
     page = outbox.value
     busiest = sorted(queues.or_else([]), key=lambda each: (-each.parked, -each.depth))
-    skip = _skipped(call.wish("skip"), len(busiest))
+    skip = _skipped(call.parameter("skip"), len(busiest))
     failures = {each.code: each for each in (queues.failure, rows.failure, outbox.failure) if each is not None}
     return call.page(
         "queues.html",
@@ -52,8 +52,8 @@ async def show_queues(call: ConsoleCall) -> HttpResponse:
         outbox_next=None if page is None else page.next,
         states=_STATES,
         statuses=_OUTBOX_STATES,
-        wanted={"state": state, "status": status, "node": node or "", "after": call.wish("after")}
-        | {"before": call.wish("before"), "skip": skip or ""},
+        wanted={"state": state, "status": status, "node": node or "", "after": call.parameter("after")}
+        | {"before": call.parameter("before"), "skip": skip or ""},
         names=await upstream.names(),
         failures=list(failures.values()),
     )
@@ -61,7 +61,7 @@ async def show_queues(call: ConsoleCall) -> HttpResponse:
 
 async def _rows(call: ConsoleCall, node: str | None, state: str) -> Found[QueueRowPage]:
     upstream = call.upstream
-    after = call.wish("after") or None
+    after = call.parameter("after") or None
     return await attempt(upstream.relay.queues.page(upstream.mesh, node, state=state, after=after, limit=PAGE))
 
 

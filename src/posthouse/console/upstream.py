@@ -1,6 +1,6 @@
 """The console's side towards daemon and relay: one client each, one stream each, whatever the number of open pages.
 
-Daemon and relay may be away at any time: pages get what there is together with the reason why the rest is missing,
+Daemon and relay may be unreachable at any time: pages show what is available with the reason why the rest is missing,
 and the streams resume by themselves. Everything happens with the rights of the user's key.
 """
 
@@ -33,15 +33,15 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 FindBusSteps = Callable[[str, str | None, str], list[Step]]
 _FIRST_EVENTS = 200  # that a new console shows on its page Live
-_REMEMBERED_S = 5.0  # for how long names, the own role and figures that cost much are not asked again
-_STATES_ASKED = 25  # newest messages of a page that the relay is asked about
+_REMEMBERED_S = 5.0  # how long names, the user's role and costly figures are cached
+_STATES_ASKED = 25  # newest messages of a page whose states are read from the relay
 _STATES_KEPT = 500
 SAMPLE_S = 10.0  # between samples of metrics
 
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    """What daemon or relay answered, or why it did not."""
+    """The answer of daemon or relay, or why there is none."""
 
     value: T | None
     failure: PosthouseError | None = None
@@ -108,7 +108,7 @@ class Upstream:
         return self.relay.key.node
 
     async def role(self) -> str | None:
-        """Return the role of the user's key in the mesh, None if it is no member or the relay is away."""
+        """Return the role of the user's key in the mesh, None if it is no member or the relay is unreachable."""
         meshes = await self.remember("meshes", self.relay.meshes.readable)
         return next((each["role"] for each in meshes or () if each["mesh"] == self.mesh), None)
 
@@ -125,7 +125,7 @@ class Upstream:
         return {each.node: each.name for each in members or () if each.name}
 
     async def remember(self, name: str, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Return an answer that is asked for once in a few seconds; None if there is none."""
+        """Return an answer that is cached for a few seconds; None if there is none."""
         now_ns = self.clock.boot_ns()
         asked_ns, value = self._cached.get(name, (None, None))
         if asked_ns is None or now_ns - asked_ns > _REMEMBERED_S * SECOND_NS:
@@ -134,9 +134,9 @@ class Upstream:
         return value
 
     async def message_states(self, messages: Iterable[ThreadMessage]) -> dict[str, str]:
-        """Return, by message id, what the relay says of own messages of which the daemon only knows that it has them.
+        """Return, by message id, the relay's state of own messages that are just `sent` for the daemon.
 
-        A recipient that refuses a message, or never takes it, tells its sender's daemon nothing.
+        A recipient that refuses a message, or never reads it, sends no receipt to the sender's daemon.
         """
         own = (each for each in messages if each.is_own and not each.to.startswith("#"))
         sent = [(each.at, each.message_id) for each in own if each.state == MessageState.SENT]
@@ -149,14 +149,14 @@ class Upstream:
         return found
 
     async def _state_at_relay(self, message_id: str) -> str | None:
-        """Return the state of a direct message, None if the relay cannot be asked now."""
+        """Return the state of a direct message, None if the relay is unreachable now."""
         now_ns = self.clock.boot_ns()
         asked_ns, state = self._states.get(message_id, (0, ""))
         if state and now_ns - asked_ns <= _REMEMBERED_S * SECOND_NS:
             return state
         try:
             deliveries = (await self.relay.message(message_id)).deliveries
-        except Refused:  # the relay was restored, or keeps the message no more
+        except Refused:  # the relay was restored, or no longer keeps the message
             deliveries = ()
         except PosthouseError:
             return None
@@ -169,7 +169,7 @@ class Upstream:
         return state
 
     async def _keep_running(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work for ever; after a refusal it starts again, later each time."""
+        """Run work for ever; after a refusal it is restarted, with a growing delay."""
         backoff = Backoff(first_s=0.2, max_s=5.0)
         while True:
             try:

@@ -57,7 +57,7 @@ class AddressBook:
             raise error("relay_too_old", feature=AGENTS_FEATURE, purpose=f"mail to {named}")
 
     async def resolve_past(self, name: str) -> Recipient:
-        """Return the host, and the agent there, that a reader of old mail means; the agent may be gone by now."""
+        """Return the host and agent that a name in old mail refers to; the agent may no longer exist."""
         if "@" in name:
             address = parse_address(name)
             return Recipient(await self._uplink.resolve(address.host), address.agent)
@@ -66,7 +66,7 @@ class AddressBook:
         return await self.resolve(name)
 
     def sends_receipts(self, destination: str, agent: str) -> bool | None:
-        """Return whether the recipient of a message tells when it has read it; None if that is unknown."""
+        """Return whether the recipient of a message sends receipts when it has read it; None if that is unknown."""
         if destination.startswith(TOPIC_MARK) or not agent:
             return False
         if destination == self._node:
@@ -77,7 +77,7 @@ class AddressBook:
         return None if found is None else found.receipts and self._uplink.supports(RECEIPTS_FEATURE)
 
     def pause_of(self, to: Recipient) -> dict[str, str] | None:
-        """Return until when and why the agent that a message is for is paused; None if it is not, as far as known."""
+        """Return until when and why the recipient of a message is paused; None if it is not known to be."""
         if to.destination == self._node:
             own = self._agents.pause_of(to.agent)
             return None if own is None else {"until": format_utc(own.until_ns), "reason": own.reason}
@@ -92,7 +92,7 @@ class AddressBook:
         return {"until": format_utc(found.paused_until * MILLISECOND_NS), "reason": found.pause_reason}
 
     def absence_of(self, to: Recipient) -> str | None:
-        """Return why no agent can answer a request to a recipient now; None if one may, as far as this host knows."""
+        """Return why no agent can answer a request to a recipient now; None if, to this host's knowledge, one may."""
         if to.destination.startswith(TOPIC_MARK):
             return None if self._uplink.is_up else _NO_RELAY
         if to.destination == self._node:
@@ -136,7 +136,7 @@ class AddressBook:
         return Recipient(node, address.agent)
 
     def _check_listed(self, address: Address, listed: tuple[AgentProfile, ...] | None) -> None:
-        """Raise why a host does not take mail for an agent; `listed` is None for a host that lists none."""
+        """Raise why a host accepts no mail for an agent; `listed` is None for a host that lists none."""
         if not listed:
             hint = f"Write to {address.host} itself."
             raise error("recipient_agent_unknown", agent=address.agent, host=address.host, hint=hint)

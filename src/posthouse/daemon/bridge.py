@@ -11,11 +11,11 @@ A request on the bus that goes out is a request in the mesh with the same deadli
 private reply subject of its caller. The reply subject of a request from the mesh is `mesh.<mesh>.out.answer.<id>`, with
 a last token (partial, failed, busy) if a reply is not final.
 
-The two never match each other, so nothing echoes. A return stays a return on both sides, and names the message that it
-answers by its id on that side. The client_message_id of an outgoing message is made from the
-envelope's id, so handling an envelope twice sends it once; what the outbox refuses becomes a dead letter of the bus.
-A message that the bus refuses for a while (full mailbox, open breaker) is retried from the inbox, and no message for
-the same subject overtakes it. Only `usage` of a payload becomes meta, because meta is not encrypted.
+The incoming and outgoing subjects never match each other, so nothing echoes. A return stays a return on both sides, and
+names the message that it answers by its id on that side. The client_message_id of an outgoing message is made from the
+envelope's id, so handling an envelope twice sends it once; what the outbox refuses becomes a dead letter of the bus. A
+message that the bus refuses for a while (full mailbox, open breaker) is retried from the inbox, and no message for the
+same subject overtakes it. Only `usage` of a payload becomes meta, because meta is not encrypted.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class ArrivalPublisher:
             await self._desk.decline_unattended(item)
             return UNMATCHED
         now_ns = self._clock.wall_ns()
-        if item.is_stale(now_ns):  # a handler would take it for a new one; it stays in the inbox
+        if item.is_stale(now_ns):  # a handler would mistake it for a new one; it stays in the inbox
             log.info("bridge_stale", message_id=item.message_id)
             return REFUSED
         now_ms = now_ns // MILLISECOND_NS
@@ -296,7 +296,7 @@ class ArrivalPublisher:
         asked = await self._answered_id(item)
         try:
             request = (await find_message(self._bus.session.core, asked, self._subjects.owner))[0]
-        except PosthouseError:  # no message of this bus
+        except PosthouseError:  # not a message of this bus
             return None
         if request.reply_to is None or not request.reply_to.startswith(REPLIES):
             return None
@@ -311,7 +311,7 @@ class ArrivalPublisher:
             reply_to=self._subjects.answer(item),
             in_reply_to=asked,
         )
-        if not result.delivered_to:  # the caller has gone: the answer is mail
+        if not result.delivered_to:  # the caller is gone: the answer is mail
             return None
         await self._inbox.mark_seen([item.id], item.to_agent)
         return PUBLISHED
@@ -404,7 +404,7 @@ class Bridge:
             raise error("idempotency_key_reused", client_message_id=request.client_message_id, conflict=conflict)
 
     async def _outgoing(self, envelope: Envelope) -> tuple[SendRequest, str]:
-        """Return what to send for an envelope, and the agent that sends it."""
+        """Return the send request for an envelope, and the agent that sends it."""
         answered = self._subjects.answered_request(envelope.subject)
         if answered is None:
             destination = self._subjects.destination(envelope.subject)

@@ -1,10 +1,10 @@
-"""Whether this machine's wall clock may decide what is too old, and the time that it cannot be before.
+"""Whether this machine's wall clock can be trusted for ages, and a lower bound of the current time.
 
 A relay admits a node only if their clocks agree within 15 minutes, so each login confirms the wall clock. Boot time
 never steps: a wall clock that moved away from it since then was set, and is not trusted before the next login confirms
 it. Before the first login it is trusted after a day, so that a host without a relay still deletes what it must.
 Invariants: while `is_plausible` is False the daemon gives up and deletes nothing by age. The watch is the clock of
-outbox and inbox, and what they date is never earlier than the last login plus the boot time since: a message that is
+outbox and inbox, and their timestamps are never earlier than the last login plus the boot time since: a message that is
 sent while the clock is set back would look too old as soon as the clock is right.
 """
 
@@ -18,7 +18,7 @@ from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS, DAY_S, SECOND_NS
 
 #: as much as a relay tolerates at a login
 TOLERANCE_NS = CREATED_AT_MAX_AHEAD_NS
-#: without a relay: a clock that did not step for so long is the one that this host lives by
+#: without a relay: a clock that did not step for this long is trusted
 TRUSTED_AFTER_NS = DAY_S * SECOND_NS
 
 
@@ -30,7 +30,7 @@ class ClockWatch:
         self._started_ns = clock.boot_ns()
         self._anchor = self._now()
         self._is_confirmed = False
-        #: the difference at the anchor, if the relay told its time
+        #: the difference at the anchor, if the relay reported its time
         self._difference_ns: int | None = None
         #: the last login of this boot, also of an earlier process
         self.login = last_login
@@ -47,13 +47,13 @@ class ClockWatch:
         return self._clock.boot_ns()
 
     def wall_ns(self) -> int:
-        """Return the wall time, or the earliest time that it can be if the wall clock was set back."""
+        """Return the wall time, or the lower bound if the wall clock was set back."""
         wall_ns, earliest_ns = self._clock.wall_ns(), self.earliest_ns
         return wall_ns if earliest_ns is None or earliest_ns - wall_ns <= TOLERANCE_NS else earliest_ns
 
     @property
     def earliest_ns(self) -> int | None:
-        """The time that it is at least: that of the last login plus the boot time since; None without a login."""
+        """A lower bound of the current time: the last login plus the boot time since; None without a login."""
         login = self.login
         return None if login is None else login.wall_ns + self._clock.boot_ns() - login.boot_ns
 
@@ -69,13 +69,13 @@ class ClockWatch:
         self._set(self.login, difference_s if is_told else None)  # a proxy before the relay may have another time
 
     def refuse(self, difference_s: float) -> None:
-        """Note that the relay does not admit this node because this clock is so far ahead of its own, or behind."""
+        """Note that the relay does not admit this node because this clock is too far ahead of its own, or behind."""
         self._is_confirmed = False
         self._set(self._now(), difference_s)
 
     @property
     def difference_s(self) -> float | None:
-        """How far this clock is ahead of the relay's; None if the relay did not tell its time."""
+        """How far this clock is ahead of the relay's; None if the relay did not report its time."""
         if self._difference_ns is None:
             return None
         return (self._difference_ns + self._step_ns()) / SECOND_NS

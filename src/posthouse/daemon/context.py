@@ -39,7 +39,7 @@ _MESH_PARAMETER, _AGENT_PARAMETER = "mesh", "agent"
 
 @dataclass(slots=True)
 class DaemonContext:
-    """What a request may use of its daemon."""
+    """The parts of the daemon that a request may use."""
 
     settings: DaemonSettings
     clock: Clock
@@ -130,7 +130,7 @@ class LocalCall(Call[DaemonContext]):
 
     @property
     def active_agent(self) -> str:
-        """The agent that the request acts for, as `agent`; raises agent_retired for one that takes no mail."""
+        """The agent that the request acts for, as `agent`; raises agent_retired for one that accepts no mail."""
         agent = self.agent
         return self.context.agents.require_active(agent).name if agent else agent
 

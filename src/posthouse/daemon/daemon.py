@@ -1,8 +1,8 @@
-"""A daemon: the process of a home, what it opens, in which order, and how it stops.
+"""The daemon: the process of a home, which parts it opens in which order, and how it stops.
 
 Start: the directory and its lock, then every mesh of the home, and the local API last, so that a client that can
-connect finds everything ready. Stop: the reverse. Nothing of it needs a relay to be reachable. A store or a task that
-fails for good ends the daemon with that failure after the stores were closed: a daemon that lives on without its
+connect finds everything ready. Stop: the reverse. None of this needs a reachable relay. A store or a task that fails
+permanently ends the daemon with that failure after the stores were closed: a daemon that kept running without its
 writer would only look healthy.
 """
 
@@ -79,7 +79,7 @@ class Daemon:
         return self.server.port
 
     async def start(self) -> None:
-        """Open everything, or raise why not, with nothing left open."""
+        """Open everything; on a failure close what was opened and raise."""
         try:
             await self._open()
         except BaseException:
@@ -207,7 +207,7 @@ class Daemon:
         return [home, *(source for node in self.meshes for source in _journals_of(node))]
 
     def _store_failure_handler(self) -> Callable[[Fatal], None]:
-        """Return the callback that a store calls, on any thread, when it can write no more.
+        """Return the callback that a store calls, on any thread, when it can no longer write.
 
         If the event loop does not close the stores in time, the process ends without it.
         """

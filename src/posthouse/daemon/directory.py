@@ -54,7 +54,7 @@ class MeshDirectory:
 
     @property
     def is_persistent(self) -> bool:
-        """True if a key that is kept was used here, also if the key is lost."""
+        """True if a key kept on disk was used here, even if it is lost now."""
         return any(path.exists() for path in (self.key, self.identity, self.host_fingerprint))
 
     def prepare(self) -> None:
@@ -88,7 +88,7 @@ class DaemonDirectory:
         return MeshDirectory(self.root / validate_served_mesh_name(name))
 
     def meshes(self) -> list[str]:
-        """Return the meshes that this home takes part in, by their directories."""
+        """Return the meshes of this home, by their directories."""
         if not self.root.is_dir():
             return []
         names = sorted(path.name for path in self.root.iterdir() if is_mesh_name(path.name) and path.is_dir())
@@ -102,7 +102,7 @@ class DaemonDirectory:
 
     @property
     def is_persistent(self) -> bool:
-        """True if a key that is kept was used in any mesh, or in a directory of version 1."""
+        """True if a key kept on disk was used in any mesh, or in a directory of version 1."""
         return MeshDirectory(self.root).is_persistent or any(self.mesh(name).is_persistent for name in self.meshes())
 
     def lock(self) -> StoreLock:

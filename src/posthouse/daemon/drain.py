@@ -39,7 +39,7 @@ _HOUR_NS = 3_600 * SECOND_NS
 _STORE_AGAIN_S = 2.0
 #: HTTP statuses of refusals that time or a new connection can lift
 _TEMPORARY_STATUSES = frozenset({401, 408, 425, 429})
-#: codes that say nothing about the message: this side closed, the relay's answer could not be read, a clock is wrong
+#: codes that are not about the message: this side closed, the relay's answer could not be read, a clock is wrong
 _UNRELATED_CODES = frozenset({"client_closed", "answer_invalid", "answer_missing", "event_created_at_ahead"})
 #: an administrator may let the node in again; a rotated key makes room for its successor, which signs the message
 _OTHERWISE_SENT = frozenset({"not_member", "key_rotated", "key_not_approved"})
@@ -100,7 +100,7 @@ class SendGate(Protocol):
 
 
 class Lane(SendGate, Protocol):
-    """A way to a destination that is not the relay."""
+    """A delivery path to a destination that does not go over the relay."""
 
     async def submit(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
         """Send events as one list; return the answer to each, in order."""
@@ -128,9 +128,9 @@ class Drain:
         self.on_dead: Callable[[str, str, str], None] = lambda _id, _client_id, _code: None
         #: callback(task) when a task ends, also by a defect, which leaves its destination without a sender
         self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
-        #: callback() after the relay has taken posts to a topic
+        #: callback() after the relay has accepted posts to a topic
         self.on_posted: Callable[[], None] = lambda: None
-        #: callback(count) for rows that the relay has taken
+        #: callback(count) for rows that the relay has accepted
         self.on_sent: Callable[[int], None] = lambda _count: None
 
     @property
@@ -239,7 +239,7 @@ class Drain:
         return self._clock.wall_ns() - self.max_age_h * _HOUR_NS
 
     async def _settle(self, outcomes: Sequence[SendOutcome], destination: str, limit: int) -> list[Claimed]:
-        """Write outcomes, however long the store cannot be written: the relay may already have the messages.
+        """Write outcomes, retrying for as long as the store cannot be written: the relay may already have the messages.
 
         Returns the next rows, claimed in the same commit.
         """

@@ -56,7 +56,7 @@ class Listener:
             self._wakeup.set()
 
     def close(self) -> None:
-        """Accept no more events and wake the reader."""
+        """Stop accepting events and wake the reader."""
         self.is_closed = True
         self._wakeup.set()
 

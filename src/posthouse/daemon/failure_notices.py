@@ -1,4 +1,4 @@
-"""Tells the agents of this host which of their messages will not arrive: a recipient refused them, or they are dead.
+"""Notifies agents of this host about messages that will not arrive: a recipient refused them, or they are dead.
 
 A notice is mail from the host itself to the agent that sent the message, put straight into its inbox. It is marked as a
 report of a failure, so it wakes no agent; hooks announce it like other mail. Its id comes from the first message that
@@ -60,7 +60,7 @@ class FailureNotices:
         self._failed: asyncio.Queue[Failed] = asyncio.Queue()
 
     def add(self, failed: Failed) -> None:
-        """Let `run` send a notice about a message."""
+        """Queue a notice about a message, which `run` sends."""
         self._failed.put_nowait(failed)
 
     async def run(self) -> None:
@@ -71,11 +71,11 @@ class FailureNotices:
                 failed.append(self._failed.get_nowait())
             try:
                 await self.tell(failed)
-            except PosthouseError as failure:  # a full disk: the rows of the outbox still say what became of them
+            except PosthouseError as failure:  # a full disk: the rows of the outbox still have the outcome
                 log.warning("failure_not_told", code=failure.code, messages=len(failed))
 
     async def tell(self, failed: Sequence[Failed]) -> None:
-        """Send notices about messages; raises what keeps the inbox from taking them now."""
+        """Send notices about messages; raises the failure if the inbox cannot store them now."""
         alike: dict[tuple[str, str, str], list[OutboxRow]] = {}
         for each in failed:
             row = await self._row(each.key)

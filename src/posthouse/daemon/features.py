@@ -19,7 +19,7 @@ DEDUPE_VERSION = 2
 CODE_UNAVAILABLE, CODE_INVALID, CODE_BELOW_FLOOR = 4010, 4011, 4012
 _MODES = ("retention", "permanent")
 _POLICIES = ("prefer_newest", "allow_concurrent")
-#: codes of refusing what a relay offers: it has to be changed, or the settings of this host
+#: codes that refuse a relay's offer: the relay, or the settings of this host, must be changed
 OFFER_REFUSALS = frozenset(
     {"feature_unavailable", "feature_param_invalid", "feature_param_below_floor", "outbox_max_age_above_dedupe_window"}
 )

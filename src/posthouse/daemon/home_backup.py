@@ -1,7 +1,7 @@
-"""A daemon's directory as one encrypted file: keys, stores, memberships and pins; and its way back.
+"""A daemon's directory as one encrypted file: keys, stores, memberships and pins; and restoring it.
 
 The stores are copied while the daemon runs, each as one committed state. After a restore every store has a new epoch,
-and each mesh carries a marker until it was compared with the relay's history: it accepts no message before, because
+and each mesh carries a marker until it was compared with the relay's history: until then it accepts no message, because
 an id may have been used after the backup. Restoring never overwrites an identity. The directory carries a marker from
 the first file that a restore puts there to the last: no daemon starts with it, and a restore may run again.
 
@@ -40,7 +40,7 @@ _MAGIC = b"posthouse-daemon-backup-v1\n"
 _CHUNK = MIB
 _SEALED_MAX = _CHUNK + bindings.crypto_secretstream_xchacha20poly1305_ABYTES
 _STORES = {"outbox.db": OUTBOX, "inbox.db": INBOX, "agents.db": AGENTS}
-#: patterns of names: former keys, and one that is to take the place of a key, are beside it
+#: patterns of names: former keys, and the successor of a rotation in progress, lie beside the key
 _MESH_FILES = ("keypair*.json", "identity.json", "host_fingerprint.json", "roster.json", "config.toml")
 _WORK_PREFIX = ".restore-"
 _HOME_FILES = ("meshes.json", "pins.json", "default_mesh", "key*.json")

@@ -46,7 +46,7 @@ ReadState = Callable[[JournalTransaction], Mapping[str, Any]]
 
 
 async def keep_nothing(_store: Store) -> int | None:
-    """Let a journal be pruned as far as its retention says."""
+    """Keep no records beyond what the retention of a journal says."""
     return None
 
 
@@ -101,7 +101,7 @@ class Housekeeper:
         self._kept_after = kept_after
 
     async def run(self) -> None:
-        """Measure often and sweep now and then, until cancelled."""
+        """Measure often and sweep less often, until cancelled."""
         measures = 0
         while True:
             try:
@@ -124,7 +124,7 @@ class Housekeeper:
     async def sweep(self) -> None:
         """Expire rows that are too old, delete messages and events that were kept long enough, prune the journals.
 
-        While the clock may be wrong nothing is old, and journals are pruned by their size alone.
+        While the clock may be wrong nothing counts as old, and journals are pruned by their size alone.
         """
         retention = self._settings.retention
         if self._drain.trusts_clock:
@@ -169,7 +169,7 @@ async def check_writer(store: Store) -> None:
     """Raise store_failed if the writer of a store has ended; try again a store that could not be written."""
     if store.writer.state == "failed":
         raise error("store_failed", path=str(store.path), reason="its writer has ended")
-    if store.writer.state != "open":  # no message may come for a long time: ask the disk for room now
+    if store.writer.state != "open":  # no message may come for a long time: test now whether the disk has room
         await store.probe()
 
 

@@ -8,10 +8,9 @@ signed by one key: an ephemeral daemon aborts rows of an earlier key, and `remin
     file         {"format": "posthouse-host-v2", "fingerprint": "<64 hex>", "host": "<64 hex>"}
     identity     {"format": "posthouse-identity-v1", "mesh": MESH, "node": NODE, "is_adopted": false}
 
-A directory is for one mesh and one key. A key that is gone is an error, never a reason to make a new one: the relay
-and every member know the old one. A rotation replaces the key; the former ones stay in the directory, for mail that was
-sealed for them. If you change a format: give it a new name, read the old one too, add a test with
-a file of each.
+A directory is for one mesh and one key. A missing key is an error, never a reason to make a new one: the relay and
+every member know the old one. A rotation replaces the key; the former ones stay in the directory, for mail that was
+sealed for them. If you change a format: give it a new name, read the old one too, add a test with a file of each.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ class _IdentityFile(msgspec.Struct):
 
 
 def persistent_identity(directory: MeshDirectory) -> NodeKey:
-    """Return the key that a directory is for; create it in a new directory. Raises what does not fit."""
+    """Return the key of a directory; create it in a new directory. Raises if the files do not belong together."""
     known = _read_identity(directory)
     if known is not None and known.mesh != directory.mesh:
         raise _mismatch(directory, f"mesh {known.mesh}", f"mesh {directory.mesh}")
@@ -169,7 +168,7 @@ def persistent_identity(directory: MeshDirectory) -> NodeKey:
 
 
 async def ephemeral_identity(outbox: Outbox) -> NodeKey:
-    """Return a new key that is kept nowhere, after the rows of an earlier one were aborted."""
+    """Return a new key that is not stored, after the rows of an earlier one were aborted."""
     aborted = await outbox.abort_open()
     if aborted:
         log.warning("outbox_aborted", rows=aborted, reason="they were signed by an identity that is gone")
@@ -245,7 +244,7 @@ def has_begun_rotation(directory: MeshDirectory) -> bool:
 
 
 async def rotate_key(directory: MeshDirectory, client: Client) -> KeyChange:
-    """Let a new key take the place of a host's key, at the relay and in the directory; `client` has the old key.
+    """Replace a host's key with a new one, at the relay and in the directory; `client` has the old key.
 
     A crash after any step leaves a working key. Until the relay has accepted the new key that is the old one; then the
     relay refuses the old key, and the daemon, which finds the new one beside it, repeats the steps. Rows of the outbox

@@ -1,4 +1,4 @@
-"""The mailroom of a host: in whose inboxes a message goes, and mail between agents of the host.
+"""The mailroom of a host: which inboxes get a message, and mail between agents of the host.
 
 A direct message goes to the agent that it names, or to the default inbox. An agent that is unknown, retired or has
 too much unread mail refuses it, so that its sender learns the reason; mail never waits in an inbox that no program
@@ -42,8 +42,8 @@ class Mailroom:
     async def recipients(self, message: Message, message_id: str) -> tuple[str, ...]:
         """Return the agents whose inboxes get a message; raises agent_unknown, agent_retired or agent_full.
 
-        A message that is delivered again, because its confirmation was lost, is refused no more: the inbox has it, and
-        no other agent gets it.
+        A message that is delivered again, because its confirmation was lost, is no longer refused: the inbox has it,
+        and no other agent gets it.
         """
         try:
             return await self._recipients(message)
@@ -55,7 +55,8 @@ class Mailroom:
     async def _recipients(self, message: Message) -> tuple[str, ...]:
         """Return the agents that a message is for.
 
-        A message of a topic that no agent follows any more goes to the default inbox: it was on its way.
+        A message of a topic that no agent follows any more goes to the default inbox: it was in flight when the last
+        one stopped.
         """
         if message.recipient is None:
             return tuple(self._subscriptions.followers(message.destination_ref)) or (DEFAULT_INBOX,)
@@ -71,7 +72,7 @@ class Mailroom:
         return tuple(agent for agent in self._subscriptions.followers(topic) if agent != author)
 
     async def move_renamed(self) -> None:
-        """Move the mail of renamed agents, received and sent, to their present names; a second call does nothing.
+        """Move the mail of renamed agents, received and sent, to their current names; a second call does nothing.
 
         The name changes in another store than the mail, so this also runs at each start.
         """
@@ -83,7 +84,7 @@ class Mailroom:
 
 
 def rejection_reason(refusal: PosthouseError) -> str:
-    """Return the reason that the sender of a refused message is told."""
+    """Return the reason for the sender of a refused message."""
     reason = refusal.fields.get("reason")
     return f"{refusal.code}: {reason}"[:_REASON_MAX_CHARS] if reason else refusal.code
 
@@ -144,7 +145,7 @@ class LocalLane:
         self._name_of = name_of
 
     async def wait_sending(self) -> None:
-        """Return at once: nothing has to be reached."""
+        """Return immediately: no connection is needed."""
 
     async def submit(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
         """Store messages in the inboxes of their agents; return the answer to each, in order."""

@@ -1,8 +1,8 @@
 """One mesh of a daemon: this host as a node of it, with its key, stores, uplink, drain and bridge.
 
 Start: the directory and its lock, the identity checked against this machine, the stores after a check for damage, the
-bridge, then the uplink. Stop: the reverse. Nothing of it needs the relay to be reachable. An uplink that fails for
-good leaves the stores open, so that mail stays readable; `failure` says why.
+bridge, then the uplink. Stop: the reverse. None of this needs a reachable relay. An uplink that fails permanently
+leaves the stores open, so that mail stays readable; `failure` says why.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class MeshNode:
         self._clock = settings.clock
         self._events = events
         self._meters = meters
-        #: callback(failure), on any thread, when a store can write no more
+        #: callback(failure), on any thread, when a store can no longer write
         self._on_fatal = on_fatal
         self._opened = AsyncExitStack()
         self.is_open = False
@@ -109,11 +109,11 @@ class MeshNode:
         self.kept_after: KeptAfter = keep_nothing
         #: awaited with the open node before anything is received or sent
         self.on_open: Callable[[MeshNode], Awaitable[None]] = ignore_open
-        #: True while a new key takes the place of this host's key
+        #: True while this host's key is being replaced
         self.is_rotating = False
         #: callback(node) if the relay knows only the successor of this host's key, which the directory has
         self.on_key_rotated: Callable[[MeshNode], None] = lambda _node: None
-        #: callback(failure) after the uplink has ended for good
+        #: callback(failure) after the uplink has ended permanently
         self.on_failed: Callable[[PosthouseError], None] = lambda _failure: None
         #: callback(task) when any other task ends
         self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
@@ -124,7 +124,7 @@ class MeshNode:
         return self.settings.mesh
 
     async def open(self) -> None:
-        """Open everything, or raise why not, with nothing left open."""
+        """Open everything; on a failure close what was opened and raise."""
         try:
             await self._open()
         except BaseException as failure:
@@ -331,7 +331,7 @@ class MeshNode:
         self.fail(failure)
 
     def fail(self, failure: PosthouseError) -> None:
-        """Note that the uplink has ended for good; the stores stay open."""
+        """Note that the uplink has ended permanently; the stores stay open."""
         log.error("uplink_ended", mesh=self.mesh, code=failure.code, reason=str(failure))
         self.failure = failure
         self._publish("mesh_failed", error=failure.code, reason=str(failure))

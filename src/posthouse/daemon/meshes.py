@@ -1,8 +1,8 @@
-"""The meshes of a running daemon: which there are, which one a request means, and what happens when one fails.
+"""The meshes of a running daemon: the table of them, the default of requests, and what happens when one fails.
 
-A request that names no mesh means the mesh that the user has chosen, else `main`, else the first. A mesh that cannot
-be opened, or whose uplink ends for good, is listed as failed while the others go on; the daemon ends with its failure
-only if no mesh is left.
+A request that names no mesh means the mesh that the user has chosen, else `main`, else the first. A mesh that cannot be
+opened, or whose uplink ends permanently, is listed as failed while the others continue; the daemon ends with its
+failure only if no mesh is left.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class MeshTable:
             raise next(node.failure for node in self.nodes.values() if node.failure is not None)
 
     async def add(self, mesh: str, relay: str | None) -> MeshNode:
-        """Serve one more mesh, or one that has failed again, or one at another relay."""
+        """Serve another mesh, retry one that has failed, or move one to another relay."""
         load = self._settings.load_mesh
         if load is None:
             raise error("mesh_not_served", mesh=mesh, served=", ".join(sorted(self.nodes)))
@@ -136,7 +136,7 @@ class MeshTable:
         return await self._open(settings)
 
     async def rotate_key(self, mesh: str | None) -> KeyChange:
-        """Let a new key take the place of this host's key in a mesh, and connect with it."""
+        """Replace this host's key in a mesh with a new one, and connect with it."""
         node = self.nodes.get(self.default if mesh is None else mesh) or self.get(mesh)
         async with self._rotation:
             if self.nodes.get(node.mesh) is not node:  # another call was faster

@@ -31,7 +31,7 @@ Sequenced = tuple[int, NewItem]
 
 
 class OwnPosts:
-    """The topic posts of one host that its other agents have not got yet."""
+    """The topic posts of one host that its other agents have not received yet."""
 
     def __init__(
         self, outbox: Outbox, inbox: Inbox, mailroom: Mailroom, node: str, name_of: Callable[[str], str | None]
@@ -48,12 +48,12 @@ class OwnPosts:
         self._delivered_s = 0.0
 
     def wake(self) -> None:
-        """Give posts that the relay has just answered."""
+        """Give posts to the other agents that the relay has just answered."""
         self._has_waiting = True
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Give posts after a quiet moment, until cancelled."""
+        """Give posts to the other agents after a quiet moment, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await self._wakeup.wait()

@@ -1,10 +1,10 @@
-"""Receipts of one mesh: tell senders what this host's agents have read, and note what became of own messages.
+"""Receipts of one mesh: report to senders what this host's agents have read, and store the outcomes of own messages.
 
 What was handed to an agent's program waits in the inbox's store until the relay has the receipt, so neither a restart
 nor a lost connection forgets one; the client gathers 50 receipts, or those of 5 seconds, under one signature. Between
-agents of one host the receipt goes straight into the outbox row. An agent whose receipts are off sends none.
-The relay forgets a receipt once this host's kernel has it. So after each start the relay is asked about the newest
-messages without an outcome: a daemon that was killed in between would never learn theirs.
+agents of one host the receipt goes straight into the outbox row. An agent whose receipts are off sends none. The relay
+forgets a receipt once this host's kernel has it. So after each start the daemon queries the relay about the newest
+messages without an outcome: if it was killed in between, it would never learn theirs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REJECTED = ReceiptState.REJECTED.value
 
 
 class ReceiptDesk:
-    """Sends and takes the receipts of one mesh."""
+    """Sends and receives the receipts of one mesh."""
 
     def __init__(self, inbox: Inbox, outbox: Outbox, agents: AgentRegistry, uplink: Uplink, node: str) -> None:
         self._inbox = inbox
@@ -62,7 +62,7 @@ class ReceiptDesk:
         self._wakeup.set()
 
     def on_receipts(self, receipts: Sequence[Receipt]) -> None:
-        """Note what agents of other hosts did with messages of this node."""
+        """Note that agents of other hosts read or rejected messages of this node."""
         self._outcomes += [
             Outcome(each.id, each.state.value, each.at_ms * MILLISECOND_NS, each.reason) for each in receipts
         ]
@@ -99,14 +99,14 @@ class ReceiptDesk:
         await self._outbox.note_outcomes(outcomes)
 
     async def _ask_after_start(self) -> None:
-        """Ask the relay, once, what became of the newest messages whose outcome is not stored."""
+        """Query the relay, once, for the outcome of the newest messages whose outcome is not stored."""
         if self._has_asked or not self._uplink.may_send:
             return
         for message_id in await self._outbox.without_outcome(_ASKED_AFTER_START):
             try:
                 found = await self._uplink.client.message(message_id)
-            except Refused as refusal:  # the relay was restored, or this host is no member any more
-                if refusal.code == "client_closed":  # the next connection asks again
+            except Refused as refusal:  # the relay was restored, or this host is no longer a member
+                if refusal.code == "client_closed":  # the next connection tries again
                     raise
                 continue
             outcomes = [each for state in found.deliveries for each in _outcomes(message_id, state)]
@@ -115,7 +115,7 @@ class ReceiptDesk:
         self._has_asked = True
 
     async def _send_waiting(self) -> None:
-        """Take every waiting receipt to its sender; those of other hosts are marked once the relay has them."""
+        """Deliver every waiting receipt to its sender; those for other hosts are marked once the relay has them."""
         after = 0
         while page := await self._waiting(after):
             after = page[-1].position
@@ -149,7 +149,7 @@ class ReceiptDesk:
         future.add_done_callback(lambda _done: self._wakeup.set())
 
     def _finished(self) -> list[Handed]:
-        """Return the receipts that the relay has, or never takes; forget those that must be sent again."""
+        """Return the receipts that the relay has accepted or finally refused; forget those that must be sent again."""
         answered = [each for each, future in self._sending.items() if future.done()]
         finished = []
         for each in answered:

@@ -1,11 +1,11 @@
-"""Reconcile the stores of a mesh with its relay, for the case that one side lost history.
+"""Reconcile the stores of a mesh with its relay after one side has lost history.
 
-A relay restored from a backup has a new epoch: the outbox sends again what such a relay had answered, and the relay
+A relay restored from a backup has a new epoch: the outbox sends again what the relay had answered before, and the relay
 recognizes what it still has. An inbox that was rolled back, or replaced because it was damaged, lacks messages that
-this host confirmed: the first connection after a start looks at the newest messages of the relay's history, and if
-the inbox lacks a confirmed one it is refilled. Messages that wait in the queue come by themselves. An outbox restored
-from a backup gets rows for what this host sent since, so that an id stays used and threads stay whole.
-A lost connection ends the work, and the next one begins it again: everything here may be repeated.
+this host confirmed: the first connection after a start checks the newest messages of the relay's history, and if the
+inbox lacks a confirmed one it is refilled. Messages that wait in the queue are delivered anyway. An outbox restored
+from a backup gets rows for what this host sent since, so that an id stays used and threads stay whole. A lost
+connection ends the work, and the next one begins it again: everything here may be repeated.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ log = structlog.get_logger(__name__)
 _NEWEST = 50  # messages that show whether the inbox was rolled back
 _PAGE = 200
 _HOUR_NS = 3_600 * SECOND_NS
-_AGAIN_S = 30.0  # after a failure that the next connection need not cure
+_AGAIN_S = 30.0  # after a failure that the next connection may not fix
 _MAX_TOPICS = 100  # of a filter
 
 
 class RelayConnection(Protocol):
-    """What this module needs of the uplink."""
+    """The part of the uplink that this module uses."""
 
     @property
     def client(self) -> Client: ...
@@ -53,7 +53,7 @@ class RelayConnection(Protocol):
 
 
 async def find_at_relay(uplink: RelayConnection, message_id: str) -> MessageStates | None:
-    """Return a message that the relay has, None if it has not; raises if the relay cannot be asked now."""
+    """Return a message from the relay, None if it does not have it; raises if the relay is not reachable now."""
     try:
         return await uplink.client.message(message_id)
     except PosthouseError as failure:
@@ -82,7 +82,7 @@ class Reconciler:
         self._uplink = uplink
         self._is_followed = is_followed
         self._open_event = open_event
-        #: what the inbox has deleted by its age must not come back
+        #: messages that the inbox has deleted by age must not come back
         self._refill_ns = keep_days * DAY_S * SECOND_NS - _HOUR_NS
         self._clock = clock
         self._minter = UlidGenerator(clock)

@@ -61,7 +61,7 @@ def damage_of(path: Path, *, counters: bool = False) -> str | None:
     try:
         db = open_reader(path)
     except PosthouseError as failure:
-        if failure.code not in _DAMAGE_CODES:  # a full disk or a lock says nothing about the file
+        if failure.code not in _DAMAGE_CODES:  # a full disk or a lock does not mean that the file is damaged
             raise
         return str(failure)
     skip_checkpoint_on_close(db)

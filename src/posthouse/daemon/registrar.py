@@ -1,4 +1,4 @@
-"""The registrar tells the relay about the agents of this host: profile, presence, and the topics they follow.
+"""The registrar keeps the relay informed about the agents of this host: profile, presence, and the topics they follow.
 
 The host's profile lists its agents, so that other hosts can write to them; it is published after a change, at most
 every PUBLISH_EVERY_S. The host subscribes to the union of its agents' patterns. A subscription that the relay has and
@@ -31,7 +31,7 @@ PUBLISH_EVERY_S = 10.0  # a profile travels to every member
 
 
 def agent_profile(agent: Agent, pause: Pause | None) -> AgentProfile:
-    """Return what other hosts may know of an agent."""
+    """Return the profile of an agent, which other hosts see."""
     return AgentProfile(
         name=agent.name,
         program=agent.program,
@@ -97,12 +97,12 @@ class Registrar:
         return applied
 
     async def subscribe(self, agent: str, pattern: str) -> None:
-        """Let an agent follow the topics that match a pattern."""
+        """Subscribe an agent to the topics that match a pattern."""
         await self._uplink.client.meshes.subscribe(self._mesh, pattern)
         await self._subscriptions.add(agent, [pattern])
 
     async def unsubscribe(self, agent: str, pattern: str) -> None:
-        """Let an agent no longer follow a pattern; the host's subscription ends with the last agent that has it."""
+        """Unsubscribe an agent from a pattern; the host's subscription ends with the last agent that has it."""
         await self.compare_subscriptions()
         others = {name for name in (DEFAULT_INBOX, *self._agents.agents) if name != agent}
         if not any(pattern in self._subscriptions.of(name) for name in others):
@@ -150,7 +150,7 @@ class Registrar:
         await client.publish(msgspec.json.encode(profile).decode(), kind=PROFILE, mesh=self._mesh)
 
     async def _wait_for_change(self) -> None:
-        """Wait for a change; return after a while anyway, because programs end without saying so."""
+        """Wait for a change; return after a while anyway, because programs end without notice."""
         try:
             async with asyncio.timeout(PUBLISH_EVERY_S):
                 await self._wakeup.wait()

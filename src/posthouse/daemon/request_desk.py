@@ -1,8 +1,8 @@
-"""Answers requests that no program of this host will answer, so that their senders do not wait in vain.
+"""Answers requests that no program of this host will answer, so that their senders do not wait until the deadline.
 
-A request to a paused agent is answered `busy`. One that asks for an answer now, to an agent whose program has ended,
-is answered `no_responder`. What a bus endpoint serves is never declined here: the bridge asks only about requests that
-no endpoint took. The id of such an answer comes from the request, so it is sent once.
+A request to a paused agent is answered `busy`. One that asks for an answer now, to an agent whose program has ended, is
+answered `no_responder`. What a bus endpoint serves is never declined here: the bridge passes on only requests that no
+endpoint took. The id of such an answer comes from the request, so it is sent once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RequestDesk:
         self._arrived: asyncio.Queue[InboxItem] = asyncio.Queue()
 
     def on_new(self, items: Sequence[InboxItem]) -> None:
-        """Take messages that have arrived."""
+        """Queue new requests for `run`."""
         for item in items:
             if item.request is not None:
                 self._arrived.put_nowait(item)

@@ -149,11 +149,11 @@ class Roster:
         self._change(rotated=self._content.rotated | {before: node})
 
     def is_replaced(self, node: str) -> bool:
-        """Return True for a key whose place another one has taken, if this host has seen that."""
+        """Return True for a key that was replaced, if this host has seen the rotation."""
         return node in self._content.rotated
 
     def former_key(self, node: str) -> str | None:
-        """Return the key whose place a member's key has taken, if this host has seen that."""
+        """Return the key that a member's key replaced, if this host has seen the rotation."""
         return next((before for before, now in self._content.rotated.items() if now == node), None)
 
     def add_online(self, nodes: Iterable[str]) -> None:
@@ -192,11 +192,11 @@ class Roster:
 
     def _index(self) -> None:
         self._topics = set(self._content.topics)
-        # a name whose key changed names nobody until a person trusts the new key
+        # a name whose key changed resolves to no member until a person trusts the new key
         trusted = [member for member in self._content.members if member.pinned is None]
         self._names = {member.node: member.name for member in trusted if member.name is not None}
         for before, node in reversed(self._content.rotated.items()):
-            if node in self._names:  # what the former key wrote stays under the name
+            if node in self._names:  # messages of the former key stay under the name
                 self._names.setdefault(before, self._names[node])
         self._nodes = {member.node for member in self._content.members} | self._online
 

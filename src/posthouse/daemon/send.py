@@ -51,7 +51,7 @@ Via = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9-]{0,31}$")]
 
 
 class MessageFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a local program says of a message, wherever it goes."""
+    """The fields of a message that a local program sets, whatever the destination."""
 
     message: request_fields.MessageText
     priority: request_fields.PriorityName | None = None
@@ -110,11 +110,11 @@ class Sending:
         self._capacity_bytes = capacity_bytes
         self._clock = clock
         self._minter = UlidGenerator(clock)
-        #: returns a message that the relay has, by its id; raises if the relay cannot be asked now
+        #: returns a message from the relay by its id; raises if the relay is not reachable now
         self.find_at_relay: Callable[[str], Awaitable[MessageStates | None]] = _find_nothing
-        #: as `resolve`, and returns an agent that takes no mail any more
+        #: like `resolve`, but also returns an agent that no longer accepts mail
         self.resolve_past: Resolve = resolve
-        #: raises why a message of an agent cannot go to a recipient over the present connection
+        #: raises if a message of an agent cannot be sent to a recipient over the current connection
         self.check_route: Callable[[str, Recipient], None] = lambda _agent, _to: None
         #: returns why no agent can answer a request to a recipient now, None if one may
         self.absence_of: Callable[[Recipient], str | None] = lambda _to: None
@@ -237,7 +237,7 @@ class Sending:
         return request
 
     async def _recipient(self, to: str, client_message_id: str, agent: str) -> Recipient:
-        """Return whom a message is for; a repeated request is no new message to an agent that is gone by now."""
+        """Return the recipient of a message; a repeated request is answered even if its recipient no longer exists."""
         try:
             return await self._resolve(to)
         except Refused:
@@ -248,7 +248,7 @@ class Sending:
     async def _meta(
         self, given: SendRequest, to: Recipient, agent: str, client_message_id: str
     ) -> dict[str, Any] | None:
-        """Return the meta of a message with what its sender says about how long it counts."""
+        """Return the meta of a message, with the members that say how long it is valid."""
         said: dict[str, Any] = {FAILURE: given.failure, REQUEST: _value(given.request), ANSWER: _value(given.answer)}
         if given.request is not None and given.valid_until is None:
             raise error("request_malformed", reason="it has no valid_until, its deadline")
@@ -270,7 +270,8 @@ class Sending:
         return with_freshness(given.meta, said)
 
     async def withdraw(self, row: OutboxRow, agent: str) -> dict[str, Any]:
-        """Take a message back: drop it if it was not sent, else tell its readers, who see it no more if it is unread.
+        """Take a message back: drop it if it was not sent, else send a withdrawal, which hides it from readers who have
+        not read it.
 
         A second call sends nothing new.
         """
@@ -297,7 +298,7 @@ class Sending:
         return {"message_id": row.message_id, "state": "withdrawing"}
 
     async def _signed_as(self, row: OutboxRow) -> str:
-        """Return the name under which an agent signed a row; after a rename it is another one than the row's."""
+        """Return the name under which an agent signed a row; after a rename it differs from the row's."""
         raw = await self._outbox.event_of(row)
         return row.from_agent if raw is None else read_message(decode_event(raw)).from_agent
 

@@ -97,11 +97,11 @@ class DaemonSettings:
     port: int = 0
     #: longest wait of one MCP tool call
     tool_wait_max_s: int = DEFAULT_WAIT_MAX_S
-    #: messages of coding agents report what their program's transcript counts
+    #: messages of coding agents report the usage in their program's transcript
     reports_usage: bool = False
     #: collector of traces; None: messages are not traced
     otlp_url: str | None = None
-    #: part of the messages that begin a trace
+    #: share of the messages that begin a trace
     trace_ratio: float = 1.0
     #: commands of the user for events
     hooks: tuple[UserHook, ...] = ()

@@ -1,9 +1,9 @@
-"""Mail that a program has read and not answered when its process ended: its successor under the same name gets it.
+"""Mail that a process read and did not answer before it ended: its successor under the same name gets it again.
 
 The messages become unread again, marked as read before, when another process registers under the name; the mark of
-`wait` goes back behind them. It happens to a message once, so mail that needs no answer does not come for ever. Only
-direct messages count, and only what this very process has read: mail that was read without a process is the business
-of a person.
+`wait` moves back before them. This happens only once to a message, so mail that needs no answer does not return for
+ever. Only direct messages count, and only those that this very process has read: mail that was read without a process
+was read by a person.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REOPENED_MAX = 200  # the newest; a successor that gets more would read nothing 
 
 
 class Successors:
-    """Hands the unanswered mail of ended processes to their successors, in one mesh."""
+    """Gives the unanswered mail of ended processes to their successors, in one mesh."""
 
     def __init__(self, inbox: Inbox, outbox: Outbox, marks: Marks) -> None:
         self._inbox = inbox
@@ -33,7 +33,7 @@ class Successors:
         self._marks = marks
 
     async def on_successor(self, agent: str, before: ProcessRef) -> None:
-        """Give an agent again what its process `before` has read and not answered."""
+        """Give an agent the mail again that its process `before` has read and not answered."""
         read = await self._inbox.store.pool.run(
             lambda db: list(db.execute(SQL.read_by, (agent, before.key, REOPENED_MAX)))
         )

@@ -1,9 +1,9 @@
 """Threads: the messages that answer each other, with a subject, the participants and the budget that is left.
 
-Also what was said between whom lately, over inbox and outbox.
+Also recent traffic: which agents exchanged how many messages, over inbox and outbox.
 
 `reply_to` makes a thread. It is found from any of its messages, over inbox and outbox of one mesh, up to what they
-answer and down to what answers them; nothing is stored for it, so it is right in whatever order messages arrive. A
+answer and down to what answers them; nothing is stored for it, so it is correct in whatever order messages arrive. A
 thread shows every message of it that this host has, whichever of its agents wrote or got it.
 """
 
@@ -55,12 +55,12 @@ class ThreadMessage(NamedTuple):
     #: True if an agent of this host sent it
     is_own: bool
     is_read: bool
-    #: how far an own message has come, or whether another one was read
+    #: how far an own message has got, or whether a received one was read
     state: str = ""
     #: False if it only reports a failure or withdraws an earlier message, was itself withdrawn or replaced, or if the
-    #: time is over until which it counts
+    #: time until which it is valid is over
     expects_answer: bool = True
-    #: the earlier message that this own one replaces
+    #: the earlier message that this one replaces, if it is the host's own
     supersedes: str | None = None
 
     def to_api(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class ThreadPage(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Who exchanged messages with agents of this host, the most first."""
+    """Pairs that exchanged messages, one of them an agent of this host; the busiest first."""
 
     exchanges: list[Exchange]
     #: from when on all messages are counted: later than asked for if there were more than are read
@@ -127,7 +127,7 @@ class Traffic(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """How much one agent said to another, or to a topic."""
+    """How many messages one agent sent to another, or to a topic."""
 
     sender: str
     from_agent: str
@@ -202,12 +202,12 @@ class Threads:
             if thread is None:
                 continue
             known |= {each.message_id for each in thread.messages}
-            if max(each.at_ns for each in thread.messages) < before_ns:  # else an earlier page has it
+            if max(each.at_ns for each in thread.messages) < before_ns:  # otherwise an earlier page has it
                 threads.append(thread)
         return ThreadPage(_without_replaced(threads), messages[-1][1] if len(messages) == SCANNED_MAX else None)
 
     async def traffic(self, since_ns: int) -> Traffic:
-        """Return what was said to and by agents of this host since a time, or among the newest messages."""
+        """Return the traffic of this host's agents since a time, or among the newest messages."""
         bound = (_TRAFFIC_ROWS - 1,)
         last_sent = await self._outbox.store.pool.run(lambda db: _rows(db, SQL.oldest_sent_read, bound))
         last_received = await self._inbox.store.pool.run(lambda db: _rows(db, SQL.oldest_received_read, bound))

@@ -2,8 +2,8 @@
 
 One client at a time. The drain may send once the relay has admitted the node. A message is confirmed only after the
 inbox has it, so after any failure the relay sends it again and the inbox recognises it; a message that cannot be
-decrypted is stored with the reason and rejected. `run` raises only what must end the daemon: another connection of
-the same key took over, the relay has a different key, or it lacks a required feature. It waits out everything else.
+decrypted is stored with the reason and rejected. `run` raises only failures that end the daemon: another connection of
+the same key took over, the relay has a different key, or it lacks a required feature. It retries after all others.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _REFRESH_EVERY_S = 60.0
 _MAYBE_OUTDATED = frozenset({"topic_unknown", "member_name_unknown", "member_key_changed"})
 _REFRESH_TIMEOUT_S = 2.0  # while a local request waits for it
 _REFRESH_MIN_NS = 1_000_000_000  # between refreshes that senders and requests cause
-#: statuses of a login that the relay did not accept: another proof may do, once a clock is right or the network fast
+#: statuses of a login that the relay did not accept: a later proof may succeed, with a correct clock or faster network
 _LOGIN_STATUSES = frozenset({401, 408})
 
 
 def _is_final(failure: PosthouseError) -> bool:
-    """Return True if no reconnect can cure a failure, so the daemon ends."""
+    """Return True if reconnecting cannot fix a failure, so the daemon ends."""
     is_identity = failure.spec.exit is Exit.IDENTITY and failure.spec.status not in _LOGIN_STATUSES
     return is_identity or failure.code in OFFER_REFUSALS
 
@@ -86,7 +86,7 @@ class Uplink:
         self._sending = asyncio.Event()
         self._client: Client | None = None
         self._failure: PosthouseError | None = None  # of the last client
-        #: agents in profiles fetched on the present connection, by node
+        #: agents in profiles fetched on the current connection, by node
         self._fetched: dict[str, tuple[AgentProfile, ...] | None] = {}
         self.mailbox: Mailbox | None = None
         #: waits until the relay has admitted this node again
@@ -109,7 +109,7 @@ class Uplink:
         self.on_presence: Callable[[Presence], None] = lambda _presence: None
         #: callback(member) after a member's key was replaced by one that it had signed
         self.on_rotated: Callable[[RotatedMember], None] = lambda _member: None
-        #: callback(what the relay offers, hours that a row may wait)
+        #: callback(the relay's offer, hours that a row may wait)
         self.on_offer: Callable[[Offer, int], None] = lambda _offer, _hours: None
 
     @property
@@ -149,7 +149,7 @@ class Uplink:
             return [failure] * len(events)
 
     def _current(self, event: Event) -> Event:
-        """Return an event as the relay accepts it now: signed by the present key, and not in the future.
+        """Return an event as the relay accepts it now: signed by the current key, and not in the future.
 
         To the relay it is a retry of the same message, if it has one of the events already.
         """
@@ -168,11 +168,11 @@ class Uplink:
 
     @property
     def is_too_old_for_agents(self) -> bool:
-        """True while the relay of the present connection does not know agents."""
+        """True while the relay of the current connection does not support agents."""
         return self.is_up and not self.supports(AGENTS_FEATURE)
 
     def supports(self, feature: str) -> bool:
-        """Return True if the relay of the present connection offers a feature."""
+        """Return True if the relay of the current connection offers a feature."""
         return self._client is not None and self._client.supports(feature)
 
     @property
@@ -194,7 +194,7 @@ class Uplink:
             self.mailbox.set_agents(agents)
 
     def listed_agents(self) -> Mapping[str, tuple[AgentProfile, ...] | None]:
-        """Return the agents that the present connection has shown, by node."""
+        """Return the agents that were listed on the current connection, by node."""
         shown = {node: entry.agents for node, entry in self.online.items() if entry.agents is not None}
         return self._fetched | shown
 
@@ -226,10 +226,10 @@ class Uplink:
         self._roster.set_topics(await client.meshes.topics(self._settings.mesh))
 
     async def resolve(self, to: str) -> str:
-        """Return the node id or #topic that a text names; refresh the roster once if it does not know the text.
+        """Return the node id or #topic that a text names; refresh the roster once if the text is unknown.
 
-        Only the relay knows that a topic does not exist. While it cannot be asked, the topic counts as one: the post
-        waits in the outbox, and the relay refuses it if it must.
+        Only the relay knows that a topic does not exist. While it is unreachable, the topic is assumed to exist: the
+        post waits in the outbox, and the relay may refuse it later.
         """
         mesh = self._settings.mesh
         try:
@@ -242,12 +242,12 @@ class Uplink:
         return to if is_topic and not has_asked else self._roster.resolve(to, mesh)
 
     async def refresh_for_reader(self) -> None:
-        """Refresh the roster for a request that shows it, unless that was just done; do not wait for a slow relay."""
+        """Refresh the roster for a request that shows it, unless it is fresh; do not wait for a slow relay."""
         if self.is_up:
             await self._refresh_throttled(_REFRESH_TIMEOUT_S)
 
     async def run(self) -> None:
-        """Stay connected; returns only by raising what must end the daemon."""
+        """Stay connected; ends only by raising a failure that must end the daemon."""
         while True:
             client = self._client = self.make_client()
             client.observe(self._on_connected, self._on_lost)
@@ -282,7 +282,7 @@ class Uplink:
             refreshing.cancel()
 
     async def _open(self, client: Client) -> Mailbox | None:
-        """Open the mailbox; return None if the relay does not admit this node at present."""
+        """Open the mailbox; return None if the relay does not admit this node now."""
         try:
             mailbox = await client.receive(
                 self._settings.mesh,
@@ -317,7 +317,7 @@ class Uplink:
             await mailbox.close()
 
     async def _receive(self, mailbox: Mailbox) -> None:
-        """Store messages and confirm them until the mailbox is closed; raises what the store or the mailbox raises."""
+        """Store messages and confirm them until the mailbox is closed; raises failures of the store and the mailbox."""
         while deliveries := await mailbox.take():
             if any(self._roster.name_of(delivery.sender) is None for delivery in deliveries):
                 await self._refresh_throttled()  # the sender may have just joined
@@ -338,7 +338,7 @@ class Uplink:
                     self._reject(mailbox, delivery, UNDECRYPTABLE)
 
     def _reject(self, mailbox: Mailbox, delivery: Delivery, reason: str) -> None:
-        """Reject a message, and tell the sender of a direct one: the relay informs senders of receipts only."""
+        """Reject a message, and send a receipt to the sender of a direct one: the relay does not report rejections."""
         mailbox.reject(delivery, reason)
         message = delivery.message
         if message.recipient is not None and self._client is not None and self.supports(RECEIPTS_FEATURE):

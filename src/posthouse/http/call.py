@@ -141,7 +141,7 @@ class Call(Generic[ContextT]):
     limits: BodyLimits
     slots: RequestSlots
     bodies: UnfinishedBodies
-    #: what limits count the request for; None: nothing
+    #: the address that limits count the request for; None: nothing is counted
     address: str | None
 
     @property

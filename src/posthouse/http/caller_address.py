@@ -37,7 +37,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 
 def counted_address(text: str) -> str:
-    """Return what limits count an address as: itself, for IPv6 its /64 network; a text that is none is itself."""
+    """Return the form of an address that limits count: IPv6 as its /64 network, other text unchanged."""
     address = _parse_address(text)
     if address is None:
         return text
@@ -50,7 +50,7 @@ def counted_address(text: str) -> str:
 class AddressRule:
     """How a server finds the address that a request counts for."""
 
-    #: proxies whose word about their client is believed
+    #: proxies that are trusted to name their client
     trusted: tuple[Network, ...] = ()
     #: False: all clients share the address of a proxy that is not known, so nothing is counted per address
     is_counted: bool = True
@@ -75,7 +75,7 @@ class AddressRule:
             for chain in (forwarded_chain(forwarded), x_forwarded_chain(x_forwarded_for))
             if chain
         }
-        # a proxy writes one of the two headers and may pass the other one on as the client invented it
+        # a proxy writes one of the two headers and may pass on the other one as the client made it up
         return counted_address(found.pop() if len(found) == 1 else peer)
 
     def _last_untrusted(self, peer: str, chain: Sequence[str]) -> str:

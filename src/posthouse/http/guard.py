@@ -1,10 +1,10 @@
 """The guard of every HTTP server here (relay, Pinch, daemon, MCP): Host, Origin, token, rate.
 
 A web page can make a browser connect to any server, loopback included. So an Origin must be the server's own or one
-that the operator listed, and a server with known names refuses a Host that is none of them: otherwise a page could
-point its own host name at the server and become the server's own origin. A request without an Origin does not come
-from a page of another site. A token in the query is refused even if it is right, because addresses end up in logs.
-Log entries never contain the query or the headers, and floods of refusals are logged in part.
+that the operator listed, and a server with known names refuses any other Host: otherwise a page could point its own
+host name at the server and become the server's own origin. A request without an Origin does not come from a page of
+another site. A token in the query is refused even if it is right, because addresses end up in logs. Log entries never
+contain the query or the headers, and floods of refusals are logged in part.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Guard:
         self._log_bucket = full_bucket(_LOG_RATE, self._clock.boot_ns())
 
     def check(self, head: RequestHead) -> str | None:
-        """Raise the reason why a request is refused; return the origin of another site whose page may read the answer.
+        """Raise the reason for refusing a request; return the origin of another site whose page may read the answer.
 
         None: the request does not come from a page, or from one of this server's own, which needs no permission.
         """
@@ -211,7 +211,7 @@ class Guard:
 
 
 def head_of(request: web.BaseRequest, target: Target) -> RequestHead:
-    """Return what the guard checks of an aiohttp request."""
+    """Return the parts of an aiohttp request that the guard checks."""
     headers = request.headers
     return RequestHead(
         request.method,

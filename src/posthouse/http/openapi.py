@@ -1,7 +1,8 @@
 """OpenAPI 3.1 documents written from routes.
 
 The types that validate a request are the types that the document shows, so the two cannot differ. Query structs are
-shown as single parameters. A server adds what its routes do not know: its title and the types of its path parameters.
+shown as single parameters. A server adds what its routes do not declare: its title and the types of its path
+parameters.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _TAG_FILTER = {
 
 @dataclass(frozen=True)
 class ApiDescription:
-    """What a document says beyond its routes."""
+    """The parts of a document that do not come from its routes."""
 
     title: str
     version: str

@@ -29,7 +29,7 @@ _MARK_S = 0.05  # writes this close together count as one: bounds the marks of a
 
 
 class Outlet:
-    """What one connection has written and its peer has not taken."""
+    """The bytes that one connection has written and its peer has not taken."""
 
     __slots__ = (
         "_account",
@@ -48,7 +48,7 @@ class Outlet:
         self._transport = transport
         #: the transport that a TLS transport writes to
         self._below = _transport_below(transport)
-        #: whether the transport does not tell everything that is unsent
+        #: whether the transport does not report everything that is unsent
         self.is_watched = self._below is not None
         #: bytes written so far
         self.written = 0
@@ -70,7 +70,7 @@ class Outlet:
         self.note_unsent()
 
     def note_unsent(self) -> None:
-        """Count what is unsent after a write; needless if nothing is unsent or counted, unless it `is_watched`."""
+        """Count the unsent bytes after a write; needed only if some are unsent or counted, or it `is_watched`."""
         in_memory = self._transport.get_write_buffer_size() + self._encrypted_bytes()
         if self._marks:
             self._drop_marks(in_memory)
@@ -111,7 +111,7 @@ class Outlet:
         return min(self._marks[0][1], self._held_since_s) if self._marks else self._held_since_s
 
     def drop(self) -> None:
-        """Drop the connection and everything unsent: a peer that does not read would not read a farewell either."""
+        """Drop the connection and everything unsent: a peer that does not read would not read a close frame either."""
         log.warning(
             "reader_dropped",
             reason="the unsent bytes of all connections exceed their limit, and this reader is the slowest",

@@ -62,7 +62,7 @@ def to_bytes(response: HttpResponse, title: str) -> bytes:
 
 
 def preflight_response() -> HttpResponse:
-    """Return the answer to a browser that asks before it sends the request of an allowed page."""
+    """Return the answer to a browser's preflight request for an allowed page."""
     headers = {
         "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE",
         "Access-Control-Allow-Headers": "Authorization, Content-Type, Last-Event-ID, Posthouse-Ns",

@@ -91,7 +91,7 @@ class Route(Generic[CallT]):
     may_wait: bool = False
     #: True: answered even while the server runs as many requests as it may
     is_vital: bool = False
-    #: headers of the server's requests that say nothing to this route
+    #: headers of the server's requests that this route ignores
     ignored_headers: frozenset[str] = frozenset()
     #: path parameters that may be empty
     may_be_empty: frozenset[str] = frozenset()

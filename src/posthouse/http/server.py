@@ -145,7 +145,7 @@ class HttpConnection(RequestHandler):
         self.peer = ""
         #: the address that the connection counts for; None: of a trusted proxy, or not counted
         self.address: str | None = None
-        #: ends what became of this connection, such as a WebSocket, when it has to make room
+        #: ends the WebSocket, or whatever uses this connection, when it has to make room
         self.on_displaced: Callable[[PosthouseError], None] | None = None
         #: ends a stream on this connection when its client leaves
         self.on_lost: Callable[[], None] | None = None
@@ -167,7 +167,7 @@ class HttpConnection(RequestHandler):
         stream = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
         if refusal is not None:
             self._refuse(stream, refusal)
-        elif server.dispatcher.context.is_stopping:  # it came after the open connections were closed
+        elif server.dispatcher.context.is_stopping:  # it arrived after the open connections were closed
             self.force_close()
         elif server.limits.header_s is not None:
             self._deadline = self._loop.call_later(server.limits.header_s, self._expire, stream)

@@ -93,7 +93,7 @@ class CommitObserver(Protocol):
         ...
 
     def committed(self) -> None:
-        """Learn that the transaction is committed."""
+        """Handle the commit of the transaction."""
         ...
 
 

@@ -19,7 +19,7 @@ class RecordType:
     #: Body fields and their meaning; a field may be absent unless its text says always.
     body: dict[str, str] = field(default_factory=dict)
     version: int = 1
-    #: The body fields that hold what people and agents wrote, as paths; an erasure empties them.
+    #: The body fields that hold text of people and agents, as paths; an erasure empties them.
     content: tuple[str, ...] = ()
 
 
@@ -85,7 +85,7 @@ DAEMON = (
         },
     ),
     RecordType("inbox.seen", "the id of the last row", {"ids": "the inbox rows, always", "agent": "whose inbox"}),
-    RecordType("inbox.announced", "the agent that was told", {"count": "number of messages, always"}),
+    RecordType("inbox.announced", "the agent to which mail was announced", {"count": "number of messages, always"}),
     RecordType(
         "inbox.reopened", "the agent's name", {"count": "number of rows that its successor reads again, always"}
     ),
@@ -117,7 +117,7 @@ DAEMON = (
     RecordType("hook.dropped", "the name of the hook", {"event_ids": "the parked events that were given up, always"}),
     RecordType("uplink.connected", "the relay"),
     RecordType("uplink.lost", "the relay"),
-    RecordType("agent.retired", "the agent's name", {"reason": "why it takes no more mail, always"}),
+    RecordType("agent.retired", "the agent's name", {"reason": "why it no longer accepts mail, always"}),
     RecordType(
         "reservation.granted", "the reservation's id", _RESERVATION | {"ends_at_ns": "its end at the latest, always"}
     ),

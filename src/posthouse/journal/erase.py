@@ -1,4 +1,5 @@
-"""Erase what people and agents wrote from the records of a journal: on request, for good, and on record.
+"""Erase what people and agents wrote from the records of a journal: on request, permanently, and recorded in the
+journal.
 
 An erased record keeps every column; only the body fields that its type declares as content are emptied. In the same
 transaction `content.erased` names the records with the digests that they had, so that a Merkle leaf over them can
@@ -28,7 +29,7 @@ _TYPES = msgspec.json.encode(CONTENT_TYPES).decode()
 
 @dataclass(frozen=True, slots=True)
 class ErasureRequest:
-    """What to erase: content that meets all criteria that are not None, and why."""
+    """The content to erase, which must meet all criteria that are not None, and the reason."""
 
     #: The author: a node id, or on a bus the subject of the sender.
     node: str | None = None
@@ -68,7 +69,7 @@ def erase_records(path: Path, request: ErasureRequest, actor: str, clock: Clock,
 def _erase_next(
     tx: JournalTransaction, request: ErasureRequest, after: int, actor: str, *, is_dry_run: bool
 ) -> tuple[int | None, int]:
-    """Erase the next records after a seq; return the seq to go on after, None at the end, and how many were erased."""
+    """Erase the next records after a seq; return the seq to continue after, None at the end, and their number."""
     bindings = {
         "after": after,
         "types": _TYPES,

@@ -157,7 +157,7 @@ _DELIVERIES = (
         "the reader's node id",
         {"ids": _IDS, "recipient": "the reader's node id, always; actor is the operator"} | VIA,
     ),
-    # it ends nothing: the delivery goes on under the successor
+    # it ends nothing: the delivery continues under the successor
     RecordType(
         "delivery.moved",
         "the node id of the successor",
@@ -317,7 +317,7 @@ _MESHES = (
     ),
     RecordType("webhook.suspended", "the id of the webhook", {"reason": "the last failure, always"}),
     RecordType("webhook.ended", "the id of the webhook", {"reason": "the answer that ended it, always"}),
-    RecordType("webhook.resumed", "the id of the webhook", {"cursor": "the seq after which it goes on, always"}),
+    RecordType("webhook.resumed", "the id of the webhook", {"cursor": "the seq after which it continues, always"}),
     RecordType("webhook.replayed", "the id of the webhook", {"cursor": "the seq after which it sends again, always"}),
     RecordType(
         "webhook.in_added",

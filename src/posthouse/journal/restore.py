@@ -1,4 +1,4 @@
-"""Replace a store by a backup, go on from a file that was put in its place by hand, rewrite a store or shrink it.
+"""Replace a store with a backup, continue from a file that was put in its place by hand, rewrite a store or shrink it.
 
 The restored store continues the backup's journal under a new epoch, so that its new records cannot be mistaken for
 the lost ones. A restore is refused while any process has the store open. The backup is first copied, verified and
@@ -78,7 +78,7 @@ def rebuild_store(
     derived: Collection[str],
     fill: Adjust,
 ) -> None:
-    """Write the store at `target` anew, table by table, with new indexes; `fill` writes the derived tables.
+    """Rewrite the store at `target` table by table, with new indexes; `fill` writes the derived tables.
 
     Neither indexes nor derived tables of the old file are read, so damage in them is gone afterwards. Damage in
     another table raises store_damaged and changes nothing.

@@ -64,7 +64,7 @@ class NodeKey:
     __slots__ = ("_secret", "former", "node", "public")
 
     def __init__(self, seed: bytes, former: Sequence[NodeKey] = ()) -> None:
-        """Derive the key pair from its seed of 32 bytes; `former` are the keys whose place it has taken."""
+        """Derive the key pair from its seed of 32 bytes; `former` are its predecessors."""
         if len(seed) != SEED_BYTES:
             raise ValueError(f"a seed has {SEED_BYTES} bytes")
         #: The public key, 32 bytes.
@@ -72,7 +72,7 @@ class NodeKey:
         self.public, self._secret = crypto_sign_seed_keypair(seed)
         #: The node id.
         self.node = node_id(self.public)
-        #: Keys whose place this one has taken, the latest first: they only open what was sealed for them.
+        #: Predecessors of this key, the latest first: they only open what was sealed for them.
         self.former = tuple(former)
 
     @classmethod
@@ -81,7 +81,7 @@ class NodeKey:
         return cls(secrets.token_bytes(SEED_BYTES))
 
     def stands_for(self, node: str) -> bool:
-        """Return True if a node id is that of this key, or of a key whose place it has taken."""
+        """Return True if a node id is that of this key, or of one of its predecessors."""
         return node == self.node or any(node == key.node for key in self.former)
 
     def sign(self, message: bytes) -> bytes:

@@ -104,7 +104,7 @@ def _is_former(path: Path, target: Path) -> bool:
 
 
 def prepare_next(path: str | os.PathLike[str]) -> NodeKey:
-    """Return the successor that is to take the place of the key at `path`; the same one until it has."""
+    """Return the prepared successor of the key at `path`; the same one until it is promoted."""
     if not Path(path).read_text(encoding="utf-8", errors="replace").lstrip().startswith("{"):
         reason = "an OpenSSH key is not replaced; `posthouse keys import` makes a key file of it"
         raise error("key_malformed", source=os.fspath(path), reason=reason)
@@ -112,7 +112,7 @@ def prepare_next(path: str | os.PathLike[str]) -> NodeKey:
 
 
 def promote_next(path: str | os.PathLike[str]) -> NodeKey:
-    """Let the successor take the place of the key at `path`, which stays beside it; return the successor.
+    """Replace the key at `path` with its successor and keep the old key beside it; return the successor.
 
     A crash between two steps leaves the old key in place, and the next call finishes.
     """

@@ -25,7 +25,7 @@ MEDIA_TYPE = "application/x-ndjson"
 
 
 class PipeQuery(msgspec.Struct):
-    """What a pipe says about itself in its address."""
+    """The query parameters with which a pipe describes itself."""
 
     #: process that started the pipe
     pid: int
@@ -33,7 +33,7 @@ class PipeQuery(msgspec.Struct):
     as_: str | None = msgspec.field(default=None, name="as")
     #: mesh that the tools use; None: the default one of the daemon
     mesh: str | None = None
-    #: name of the program, if the pipe has heard it before
+    #: name of the program, if the pipe already knows it
     program: str | None = None
     #: directory that the program works in
     project: str | None = None

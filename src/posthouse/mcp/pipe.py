@@ -1,9 +1,9 @@
 """`posthouse mcp`: a pipe from an agent's program, on stdin and stdout, to the daemon, on its Unix socket.
 
 The daemon speaks MCP; the pipe only carries lines, so it is small and starts in milliseconds: it imports nothing but
-the standard library. It outlives the daemon: while none runs it answers for it, with the list of tools and a clear
-error for every call, and it goes on as soon as there is one. A request that a lost daemon has not answered is sent
-again to the next one; its id within this session makes that safe (`posthouse.mcp.tool`).
+the standard library. It outlives the daemon: while none runs the pipe answers itself, with the list of tools and a
+clear error for every call, and it continues as soon as there is a daemon. A request that a lost daemon has not answered
+is sent again to the next one; its id within this session makes that safe (`posthouse.mcp.tool`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GRACE_S = 10.0  # for a lost daemon to come back before the calls that wait for 
 RETRY_S = 0.1  # between attempts to reach a lost daemon while calls wait
 IDLE_RETRY_S = 5.0  # while no call waits
 DRAIN_S = 5.0  # for running calls after the end of the input
-SENDS_MAX = 3  # of one request: one that ends every daemon must not do so for ever
+SENDS_MAX = 3  # attempts of one request: one that crashes every daemon must not do so for ever
 _CHUNK_BYTES = 65_536
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _OPTIONS = ("--as", "--dir", "--mesh")
@@ -198,7 +198,7 @@ class Pipe:
     # the connection
 
     def _reach_daemon(self) -> None:
-        """Connect and send what waits; if no daemon answers, answer for it."""
+        """Connect and send what waits; without a daemon, answer in its place."""
         try:
             self._daemon = self._connect()
         except (OSError, ValueError) as failure:

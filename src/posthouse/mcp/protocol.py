@@ -62,7 +62,7 @@ class ProtocolError(Exception):
 
 
 def parse(data: bytes | str) -> Message:
-    """Return one JSON-RPC message, or raise why it is none."""
+    """Return one JSON-RPC message, or raise the error in it."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as fault:
@@ -101,7 +101,7 @@ def meta_of(message: Message) -> Message:
 
 
 def client_name(message: Message) -> str | None:
-    """Return the name of the client's program, if a request tells it."""
+    """Return the name of the client's program, if a request has it."""
     has_handshake = message["method"] == "initialize"
     about = params_of(message).get("clientInfo") if has_handshake else meta_of(message).get(CLIENT_META)
     name = about.get("name") if isinstance(about, dict) else None
@@ -109,7 +109,7 @@ def client_name(message: Message) -> str | None:
 
 
 def is_stateless(message: Message) -> bool:
-    """Return True if a request carries its protocol version; raise what is wrong with it."""
+    """Return True if a request carries its protocol version; raise the error in it."""
     meta = meta_of(message)
     if VERSION_META not in meta or message["method"] == "initialize":
         return False
@@ -140,7 +140,7 @@ def discover_result(instructions: str = INSTRUCTIONS) -> Message:
 
 
 def simple_result(message: Message, tools: list[Message], instructions: str = INSTRUCTIONS) -> Message | None:
-    """Return the result of a request that calls no tool, or None for `tools/call`; raise what is wrong with it."""
+    """Return the result of a request that calls no tool, or None for `tools/call`; raise the error in it."""
     method = message["method"]
     stateless = is_stateless(message)
     if method == "tools/call":
@@ -160,7 +160,7 @@ def simple_result(message: Message, tools: list[Message], instructions: str = IN
 
 
 def error_body(code: str, text: str, hint: str, fields: Mapping[str, object] | None = None) -> Message:
-    """Return an error as a model reads it."""
+    """Return the body of an error for a model."""
     extra = {name: value for name, value in (fields or {}).items() if name not in ("code", "message", "hint")}
     return {"code": code, "message": text, "hint": hint} | extra
 

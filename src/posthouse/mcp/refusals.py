@@ -1,4 +1,4 @@
-"""Refusals as an agent reads them: code, message, fields, and a hint in the words of the tools and their arguments.
+"""Refusals for agents: code, message, fields, and a hint in terms of the tools and their arguments.
 
 The registry's hints are for people, with commands that a model would try in a shell. A code that is not here keeps
 that hint: the agent shows it to its user. If you rename a tool or an argument: change it here too, a test compares.
@@ -28,7 +28,7 @@ AGENT_HINTS: dict[str, str] = {
     "topic_exists": "Use it: `topic` with action follow, or `send` to it.",
     "topic_invalid": "A topic is letters, digits, _ and -, in parts separated by dots.",
     "body_too_large": "Shorten `message`, or write it to a file and send its path.",
-    "budget_exceeded": "This conversation has used up its budget. If it must go on, `send` without `reply_to`.",
+    "budget_exceeded": "This conversation has used up its budget. If it must continue, `send` without `reply_to`.",
     "idempotency_key_reused": "Repeat the call unchanged, or leave `idempotency_key` out to send a new message.",
     "id_invalid": "Use an id exactly as `inbox`, `read` or `send` gave it; leave `idempotency_key` out.",
     "no_responder": "It is not online. `send` without `wait_s`: it reads the message when it is back.",
@@ -71,7 +71,7 @@ AGENT_HINTS: dict[str, str] = {
 
 
 def agent_hint(failure: PosthouseError) -> str:
-    """Return what an agent can do about a failure."""
+    """Return the hint for an agent about a failure."""
     hint = AGENT_HINTS.get(failure.code)
     if hint is None:
         return failure.hint

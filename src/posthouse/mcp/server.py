@@ -44,10 +44,10 @@ CALLS_MAX = 64  # at once in one session: a program that needs more has lost cou
 #: sends a notification to the client
 Notify = Callable[[Message], Awaitable[None]]
 _UNNAMED = "agent"
-#: names that programs give themselves in the protocol, without what only says that they are clients
+#: names of programs in the protocol, without words such as `client`
 _CLIENT_SUFFIX = re.compile(r"(-mcp)?-client$")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
-#: as the hooks of these programs call them
+#: the names that the hooks of these programs use
 _SHORTER = {"claude-code": "claude", "gemini-cli": "gemini", "cursor-vscode": "cursor"}
 
 
@@ -99,7 +99,7 @@ class McpServer:
 
 
 class McpSession:
-    """One program: who it is, and its running calls."""
+    """The session of one program: its agent, and its running calls."""
 
     def __init__(
         self,

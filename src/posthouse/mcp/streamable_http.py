@@ -45,7 +45,7 @@ _STATUS = {
 
 
 class HttpQuery(msgspec.Struct):
-    """What the address of a client says about it."""
+    """The query parameters of a client's address."""
 
     #: name of the agent
     as_: str | None = msgspec.field(default=None, name="as")
@@ -158,7 +158,7 @@ def check_headers(request: web.BaseRequest, message: Message) -> bool:
 
 
 def _unwrapped(value: str) -> str | None:
-    """Return a header's text; one that a header cannot carry is wrapped in base64."""
+    """Return a header's text; text that a header cannot carry is wrapped in base64."""
     wrapped = _WRAPPED.fullmatch(value)
     if wrapped is None:
         return value

@@ -5,7 +5,7 @@ idempotency key, so it is an argument, or comes from `_meta`: under our own name
 repeat the same id when it repeats a call; else it is the id of the request within its connection. It becomes the
 client_message_id (request_id of a lock), which the daemon stores on disk, so it survives a restart of any process.
 Every agent pays for each definition at every turn: schemas have no titles and no descriptions, and only answers that
-programs evaluate have one.
+programs evaluate have a schema.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def meta_usage(meta: Mapping[str, Any]) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """What a handler gets beside its arguments."""
+    """The context of one call, which a handler gets with its arguments."""
 
     tool: str
     daemon: AsyncDaemonClient
@@ -155,7 +155,7 @@ class ToolSpec:
         return shown
 
 
-#: what the arguments refuse anyway; a schema that says so costs every agent tokens at every turn
+#: keywords that reading the arguments enforces anyway; in a schema they cost every agent tokens at every turn
 _OMITTED_KEYWORDS = frozenset(
     {"title", "default", "description", "additionalProperties", "minimum", "exclusiveMinimum"}
 )

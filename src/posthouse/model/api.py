@@ -293,14 +293,14 @@ class JournalRecord(msgspec.Struct, frozen=True):
 
 
 class JournalPage(msgspec.Struct, frozen=True):
-    """Records and the cursor that continues; newest first it is None at the end."""
+    """Records and the cursor that continues after them; None at the end of a list that starts with the newest."""
 
     records: list[JournalRecord]
     cursor: str | None
 
 
 class LockList(msgspec.Struct, frozen=True):
-    """Part of a list of locks; go on with the cursor unless it is None."""
+    """Part of a list of locks; continue with the cursor unless it is None."""
 
     locks: list[LockSummary]
     cursor: str | None
@@ -320,7 +320,7 @@ class ArchivedRange(msgspec.Struct, frozen=True):
 
 
 class MeshLimitSets(msgspec.Struct, frozen=True):
-    """The limits of a mesh that hold, its own, and those that admins of the relay allow."""
+    """The limits of a mesh: those in force, the mesh's own, and those that admins of the relay allow."""
 
     limits: MeshLimits
     own: MeshLimits
@@ -328,7 +328,7 @@ class MeshLimitSets(msgspec.Struct, frozen=True):
 
 
 class MeshUsage(msgspec.Struct, frozen=True):
-    """What a mesh has stored, and the limits that hold."""
+    """What a mesh has stored, and the limits in force."""
 
     mesh: str
     #: active or suspended
@@ -357,7 +357,7 @@ class DeleteRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     reason: str = ""
     #: count the events and delete none
     dry_run: bool = False
-    #: go on after this seq
+    #: continue after this seq
     after_seq: int = 0
 
 
@@ -366,7 +366,7 @@ class ClusterRelay(msgspec.Struct, frozen=True):
 
     #: names one run of the relay
     relay_id: str
-    #: under which the other relays reach it
+    #: URL under which the other relays reach it
     url: str
     #: counter that it raises in the store twice a second
     beat: int
@@ -396,19 +396,19 @@ class Compacted(msgspec.Struct, frozen=True):
 
 
 class Deleted(msgspec.Struct, frozen=True):
-    """How far a request to delete came."""
+    """How far a deletion request got."""
 
     matched: int
     #: events that lost their content now
     erased: int
     #: the newest seq of the journal
     head: int
-    #: where the next request goes on; None: all is done
+    #: where the next request continues; None: everything is deleted
     through_seq: int | None = None
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """What the relay took away, and the oldest seq it has now."""
+    """What the relay deleted, and the oldest seq it has now."""
 
     pruned: int
     emptied: int

@@ -1,7 +1,7 @@
-"""What a sender says about how long its message counts, in well-known members of `meta`, and what a reader is told.
+"""How long a message is valid: the well-known members of `meta` that say so, and the age as people read it.
 
     supersedes     id of an earlier message of the same sender that this one replaces while it is unread
-    withdraws      id of an earlier message of the same sender that counts no more; this message has nothing else to say
+    withdraws      id of an earlier message of the same sender that is no longer valid; this message says nothing else
     valid_until    time after which the message is stale: a reader asks its sender before it acts on it
     failure        true if the message only reports a failure: it wakes no agent
 
@@ -56,7 +56,7 @@ def with_freshness(meta: Mapping[str, Any] | None, given: Mapping[str, Any]) -> 
 
 
 def age_text(age_s: float) -> str:
-    """Return an age as people say it: 12 s, 3 min, 5 h, 2 d."""
+    """Return an age as people write it: 12 s, 3 min, 5 h, 2 d."""
     for unit_s, unit in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
         if age_s >= unit_s:
             return f"{int(age_s // unit_s)} {unit}"

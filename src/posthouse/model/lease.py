@@ -42,7 +42,7 @@ class LockRow(msgspec.Struct, frozen=True):
 
 
 class LeaseRequest(msgspec.Struct, frozen=True):
-    """What an acquire asks for: all of its claims, for one holder and in one mode, or none."""
+    """What an acquire asks for: claims of one holder in one mode; all of them are granted or none."""
 
     claims: tuple[Asked, ...]
     lease_ms: int
@@ -157,7 +157,7 @@ def acquire(
     record: RequestRecord | None = None,
     rival: Claim | None = None,
 ) -> Grant | Denied:
-    """Grant what is asked for, all of it, or return the reason for a refusal.
+    """Grant every claim of a request, or none and return the reason.
 
     `rows` are the unreleased leases that overlap the request, `record` the stored record of its request_id, `rival`
     an earlier request that conflicts and still waits. `now_ns` is boot time and decides; `wall_ns` only shows people
@@ -214,12 +214,12 @@ def _must_wait(request: LeaseRequest, rows: Sequence[LockRow], now_ns: int, riva
 
 
 def _named(request: LeaseRequest, other: Claim) -> dict[str, str]:
-    """Return the name that another claim has, if it is not the one that was asked for."""
+    """Return the name of the other claim if it differs from the requested one."""
     return {} if other.resource == request.claims[0].resource else {"blocked_by": other.resource}
 
 
 def find_lease(rows: Sequence[LockRow], owner: str, session: str | None, token: int) -> LockRow | None:
-    """Return the row that renew and release speak of: that of the token if there is one, else one of the owner.
+    """Return the row that renew and release refer to: the one with the token if given, else one of the owner.
 
     Without a session (None) a node may use the token of any of its sessions.
     """

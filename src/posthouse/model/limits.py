@@ -37,7 +37,7 @@ BUDGET_TTL_MS = 7 * DAY_S * 1_000  # as long as the relay queues a message
 
 # Bus
 HANDLER_TIMEOUT_S = 15 * 60  # a turn of a coding agent takes minutes
-SLOW_AFTER_S = 60  # of a handler's work: the log and `bus top` tell of it long before its time ends
+SLOW_AFTER_S = 60  # of a handler's work: the log and `bus top` report it long before the time limit
 
 # Events (wire)
 EVENT_MAX_CANONICAL_BYTES = 128 * KIB

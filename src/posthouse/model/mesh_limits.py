@@ -1,7 +1,7 @@
 """Limits of a mesh: what it may store and for how long, how fast it may write, and what happens when it is full.
 
-A mesh has two sets of limits: its own, which its admins set, and those that the relay's admins allow; of each limit the
-stricter one holds. None means no limit. Everything here is pure; the relay counts and compares.
+A mesh has two sets of limits: its own, which its admins set, and those that the relay's admins allow; for each limit
+the stricter one is in force. None means no limit. Everything here is pure; the relay counts and compares.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ def _age_fault(limit: AgeLimit) -> str | None:
 
 
 def stricter(own: MeshLimits, allowed: MeshLimits) -> MeshLimits:
-    """Return the limits that hold: of each the stricter one; what happens when full is the mesh's own choice first."""
+    """Return the limits in force, the stricter of each; `on_full` is the mesh's own choice if it has one."""
     numbers = {name: _least(getattr(own, name), getattr(allowed, name)) for name in NUMBERS}
     on_full = own.on_full or allowed.on_full
     return MeshLimits(**numbers, max_age=own.max_age + allowed.max_age, on_full=on_full)
 
 
 def beyond(own: MeshLimits, allowed: MeshLimits) -> Iterator[tuple[str, int, int]]:
-    """Yield each limit that a mesh wants above what it is allowed: its name, the wanted and the allowed number."""
+    """Yield each limit that a mesh sets higher than allowed: its name, the requested and the allowed number."""
     for name in NUMBERS:
         wanted, most = getattr(own, name), getattr(allowed, name)
         if wanted is not None and most is not None and wanted > most:

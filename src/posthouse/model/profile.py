@@ -32,7 +32,7 @@ class AgentProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     status: Word | None = None
     #: whether senders learn when the agent read their messages
     receipts: bool = True
-    #: the agent takes no more mail
+    #: the agent no longer accepts mail
     retired: bool = False
     #: why, for senders
     retired_reason: Line = ""

@@ -1,4 +1,4 @@
-"""Key rotations (events of kind 10001) and recovery keys (kind 10003): how a key names the one that takes its place.
+"""Key rotations (events of kind 10001) and recovery keys (kind 10003): how a key names its successor.
 
 Also the bodies of /v1/keys and /v1/meshes/{mesh}/rotations that relay and client share: what became of a key.
 
@@ -138,7 +138,7 @@ class KeyChange(msgspec.Struct, frozen=True):
 
 
 class KeyChain(msgspec.Struct, frozen=True):
-    """A key, the key that stands for it today, and every change between its first predecessor and that one."""
+    """A key, its latest successor, and every change from its first predecessor to that successor."""
 
     node: str
     #: None: the last key of the chain was revoked
@@ -168,7 +168,7 @@ class HeldMember(msgspec.Struct, frozen=True):
 
 
 class KeyApprovals(msgspec.Struct, frozen=True):
-    """Whether new keys of members wait for an admin of the mesh, and those that wait now, the longest wait first."""
+    """Whether an admin of the mesh has to approve new keys of members, and the keys that wait now, oldest first."""
 
     required: bool
     waiting: list[HeldMember]

@@ -2,9 +2,9 @@
 
 A conversation is the messages that name it, or that reply to each other. The export reads bronze without Spark and
 keeps the chosen messages in memory. Sealed text is left out: only its readers can open it. An export is reproducible:
-its manifest holds the positions of the lake (epoch -> last seq) and the rules, and an export at the same positions
-with the same rules has the same bytes, however the lake has grown, been compacted or restored since. Rules apply to
-what is written, not to the lake.
+its manifest holds the positions of the lake (epoch -> last seq) and the rules, and an export at the same positions with
+the same rules has the same bytes, however the lake has grown, been compacted or restored since. Rules apply to the
+exported text, not to the lake.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Replacement(msgspec.Struct, forbid_unknown_fields=True, rename={"by": "wit
 
 
 class RedactionRules(msgspec.Struct, forbid_unknown_fields=True):
-    """What an export leaves out: whole fields, and what regular expressions match in texts."""
+    """What an export leaves out: whole fields, and matches of regular expressions in texts."""
 
     drop: list[str] = []
     replace: list[Replacement] = []
@@ -220,7 +220,7 @@ def group_messages(messages: Iterator[ExportedMessage]) -> list[tuple[str, list[
 
 
 def _conversation(message: ExportedMessage, known: Mapping[tuple[str, str, str], ExportedMessage]) -> str:
-    """Follow replies up to a message that names a conversation, or that replies to none; a circle ends at once."""
+    """Follow replies up to a message that names a conversation, or that replies to none; a circle ends immediately."""
     seen: set[str] = set()
     while True:
         if message.conversation_id:

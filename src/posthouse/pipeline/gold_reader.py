@@ -1,4 +1,4 @@
-"""Figures of a period, mesh or agent, read from the gold tables without Spark, so that they are there in a second.
+"""Figures of a period, mesh or agent, read from the gold tables without Spark, so that reading takes a second.
 
 `posthouse pipeline show` prints them, and the report draws them. A period is a range of whole UTC days. Sums are exact;
 a percentile of a period is that of its median hour, weighted by deliveries, because percentiles cannot be added up.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 #: Columns of traffic that count deliveries, by outcome.
 OUTCOMES = ("delivered", "waiting", "rejected", "failed", "expired", "blocked", "removed")
-#: Outcomes that an operator wants to look at.
+#: Outcomes that need an operator's attention.
 FAILURES = ("rejected", "failed", "expired")
 _AGENT_SUMS = ("sent", "received", *OUTCOMES, "refused", "loops_stopped", "lock_waits", "lock_wait_ms")
 _AGENT_LARGEST = ("lock_wait_ms_max", "max_ms")
@@ -41,7 +41,7 @@ _UNPRICED = ("unpriced_input_tokens", "unpriced_cached_tokens", "unpriced_output
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of the history to look at; None: all of it."""
+    """The part of the history to read; None: all of it."""
 
     #: UTC days, inclusive, as in 2026-11-15.
     first_day: str | None = None

@@ -1,8 +1,8 @@
 """Publish statistics of members and topics, and alerts, to the mesh.
 
-`through_ns`, the time of the newest record in the lake, stands for the current time: the same lake always produces
-the same events, and the relay recognizes a repeated event. The key of an alert is its member and the hour or delivery
-it is about, never the time of its detection, so it arrives once. Times are in milliseconds; percentiles are exact.
+`through_ns`, the time of the newest record in the lake, is used as the current time: the same lake always produces the
+same events, and the relay recognizes a repeated event. The key of an alert is its member and the hour or delivery it is
+about, never the time of its detection, so it arrives once. Times are in milliseconds; percentiles are exact.
 """
 
 from __future__ import annotations

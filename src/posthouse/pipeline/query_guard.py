@@ -1,11 +1,11 @@
 """The guard of `pipeline query`, `serve` and `replay --where`: SQL only reads tables of the lake.
 
 Spark's SQL can write directories, run shell commands, call Java methods and read any file, in the middle of what looks
-like a question. So the guard lets Spark parse the text and walks the parsed plan: every node and every
-expression must be on a list, every relation a table of the lake or a CTE in scope, every function a built-in one that
-computes its result from its arguments. The lists say what is allowed, so a statement or a function of a later Spark is
-refused until it is added here. Left out are functions that call Java, read a file, URL or schema that an argument or an
-option names (reflect, from_xml, from_avro, from_protobuf), parse XML (xpath), or tell about the host (input_file_name).
+like a query. So the guard lets Spark parse the text and walks the parsed plan: every node and every expression must be
+on a list, every relation a table of the lake or a CTE in scope, every function a built-in one that computes its result
+from its arguments. The lists say what is allowed, so a statement or a function of a later Spark is refused until it is
+added here. Left out are functions that call Java, read a file, URL or schema that an argument or an option names
+(reflect, from_xml, from_avro, from_protobuf), parse XML (xpath), or tell about the host (input_file_name).
 
 If you add a node or an expression: make sure that Spark counts all its parts as expressions or children of it, or the
 guard does not see them (windowDefinitions and replacements below), and add it to tests/pipeline/test_query_guard.py.
@@ -21,7 +21,7 @@ from posthouse.pipeline.session.spark import is_connect, spark_reason
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Nodes of a parsed question, by the names of Spark's classes.
+#: Nodes of a parsed query, by the names of Spark's classes.
 _QUERY_NODES = frozenset(
     {
         *("Project", "Filter", "Aggregate", "Sort", "GlobalLimit", "LocalLimit", "Offset", "Distinct", "Sample"),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SOCKET_NAME = "serve.sock"
 ADDRESS_MAX_BYTES = 107  # of a Unix socket address on Linux, without the final NUL
 LINE_MAX_BYTES = 4 << 20  # of a request
-#: Spark settings of a session that answers several questions at once.
+#: Spark settings of a session that answers several requests at once.
 FAIR = {"spark.scheduler.mode": "FAIR"}
 
 
@@ -66,7 +66,7 @@ class WhatIfRequest(msgspec.Struct, omit_defaults=True):
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One question: exactly one of its fields."""
+    """One request: exactly one of its fields is set."""
 
     sql: str | None = None
     limit: int = 0
@@ -75,7 +75,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Reply(msgspec.Struct, omit_defaults=True):
-    """The rows of a query, the result of another question, or a problem."""
+    """The rows of a query, the result of another request, or a problem."""
 
     columns: list[str] = []
     rows: list[list[Any]] = []
@@ -99,7 +99,7 @@ def socket_address(lake: Path) -> Iterator[str]:
 
 
 class QueryServer:
-    """Serves questions about one lake from a warm session; `serve` blocks until `close`."""
+    """Serves requests about one lake from a warm session; `serve` blocks until `close`."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         refuse_connect(spark)
@@ -120,7 +120,7 @@ class QueryServer:
         return self._lake.path / SOCKET_NAME
 
     def serve(self) -> None:
-        """Answer questions until `close`."""
+        """Answer requests until `close`."""
         try:
             self._server.serve_forever(poll_interval=0.2)
         finally:

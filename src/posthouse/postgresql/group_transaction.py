@@ -3,8 +3,8 @@
 Each group begins with a transaction-level advisory lock, so that groups of all relays follow one another and every
 group sees the head that the one before it left. Statements that return nothing are queued and go out together with
 COMMIT. Items run first without savepoints; if one fails, the group is rolled back and runs again with a savepoint for
-each item, as on SQLite. If the connection is lost while COMMIT is under way, the server is asked for the outcome of
-the transaction until it is settled: no group is answered wrongly.
+each item, as on SQLite. If the connection is lost while COMMIT is under way, this module queries the server for the
+outcome of the transaction until it is settled: no group gets a wrong answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from posthouse.storage.batch import BatchState, Item
 
 log = get_log(__name__)
 WRITE_LOCK = 0x706F7374_00000001  # "post": held by the transaction that writes
-_RETRY_S = 0.1  # between two questions about an unsettled transaction
+_RETRY_S = 0.1  # between two queries about an unsettled transaction
 _CHAIN_MAX = 10  # exceptions that are followed to the failure behind them
 Items = Sequence[Item[Any]]
 
@@ -44,7 +44,7 @@ class GroupTransaction(BatchState):
         self.db = self.open_session()
 
     def open_session(self) -> ServerConnection:
-        """Open a session to write with; raise a PosthouseError if it cannot be had now."""
+        """Open a session to write with; raise a PosthouseError if that is not possible now."""
         return open_writer_session(self.url)
 
     def commit_items(self, items: Items, clock: Clock, path: str) -> Fatal | None:
@@ -74,7 +74,7 @@ class GroupTransaction(BatchState):
         self.db.close()
 
     def _transact_again_if_lost(self, items: Items, wall_ns: int, *, is_isolated: bool) -> None:
-        """Run a transaction; once more if the session was lost before COMMIT, because then nothing was written."""
+        """Run a transaction; run it again if the session was lost before COMMIT, because then nothing was written."""
         if self.db.is_lost:
             self.db = self.open_session()
         try:
@@ -156,7 +156,7 @@ class GroupTransaction(BatchState):
         return False
 
     def ask_outcome(self) -> str | None:
-        """Return what became of the last transaction; like a commit, the answer waits for a synchronous standby."""
+        """Return the outcome of the last transaction; like a commit, the answer waits for a synchronous standby."""
         found = self.db.row("SELECT pg_xact_status($1::text::xid8), pg_current_xact_id()::text", self.xact_id)
         return None if found is None else found[0]
 

@@ -1,8 +1,8 @@
 """Wait for notifications of PostgreSQL on a thread of its own, and wake up regularly without any.
 
 A notification only says that there is something to read: it may get lost with its session, so the thread also calls
-back after a while without one, and at once after it has connected again. What there is to read, and in which order, is
-the callback's affair.
+back after a while without one, and at once after it has connected again. The callback decides what to read, and in
+which order.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class ServerConnection:
     def pipeline(self, *, prepares: bool = True) -> Iterator[None]:
         """Send the statements of the body together where no read comes between; raise the first error at its end.
 
-        A body with ROLLBACK TO must not prepare statements: psycopg then forgets all prepared ones, but for those in
+        A body with ROLLBACK TO must not prepare statements: psycopg then forgets all prepared ones except those in
         flight.
         """
         self._prepares, former = prepares and self._prepares, self._prepares
@@ -217,7 +217,7 @@ _DAMAGED = ("XX001", "XX002")
 
 
 def translate(exc: psycopg.Error, url: str) -> PosthouseError:
-    """Return the posthouse error for a failure of the server or of the way to it."""
+    """Return the posthouse error for a failure of the server or of the connection to it."""
     state, reason = exc.sqlstate, str(exc).strip().replace("\n", " ")
     if state in _DAMAGED:
         return error("store_damaged", path=shown_url(url), reason=reason)

@@ -1,4 +1,4 @@
-"""URLs of databases: which text names one, how logs show it, and what is needed to open it. Loads no driver."""
+"""URLs of databases: recognizing them, showing them in logs, and the driver they need. Loads no driver."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Login(msgspec.Struct):
 
 
 class ReqOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a subscription starts: behind a cursor, or with the newest stored events."""
+    """Where a subscription starts: after a cursor, or with the newest stored events."""
 
     cursor: str | None = None
     limit: Annotated[int, Meta(ge=0, le=QUERY_MAX_LIMIT)] | None = None
@@ -115,7 +115,7 @@ class StreamCommand:
     arguments: dict[str, Any]
     #: how many of the last arguments may be absent
     optional: int = 0
-    #: type and greatest number of the arguments behind these
+    #: type and maximum number of the arguments after these
     rest: tuple[Any, int] | None = None
     replies: tuple[str, ...] = ()
 

@@ -2,8 +2,8 @@
 
 Challenges and tokens carry their time and a keyed hash, so issuing them takes no memory. The key of the hash is derived
 from the relay's key: every relay with that key accepts the tokens of another one, also after a restart, and if they
-share a store its challenges. A challenge has one holder, who can spend it once, within a minute. A proof is an event of
-kind 22242 that names this relay; it is never stored. A token stands for its node for an hour by the wall clock; what
+share a store its challenges. A challenge has one holder, which can spend it once, within a minute. A proof is an event
+of kind 22242 that names this relay; it is never stored. A token stands for its node for an hour by the wall clock; what
 the node may do is checked for each request.
 
     challenge = milliseconds (6 bytes) || random (10) || BLAKE2b-128 keyed, over those 16 bytes and the holder
@@ -141,7 +141,7 @@ def _unpack_challenge(text: str) -> bytes:
     raise error("challenge_invalid")
 
 
-FRESH_NS = CREATED_AT_MAX_AHEAD_NS  # in both directions: a node whose clock may publish may also log in
+FRESH_NS = CREATED_AT_MAX_AHEAD_NS  # in both directions: a clock good enough to publish is good enough to log in
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Token:
 
 
 class Tokens:
-    """Issues tokens and tells which node one stands for."""
+    """Issues tokens and resolves them to nodes."""
 
     def __init__(self, clock: Clock, secret: bytes, *, ttl_s: int = TOKEN_TTL_S) -> None:
         self._clock = clock

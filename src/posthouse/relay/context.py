@@ -62,7 +62,7 @@ class RelayContext:
     limits: EdgeLimits
     live: Live
     challenges: Challenges
-    #: of streams: they end where they began, so no step of the wall clock concerns them
+    #: of streams, whose time is boot time, so no step of the wall clock affects them
     stream_challenges: Challenges
     tokens: Tokens
     meters: Meters
@@ -112,7 +112,7 @@ class RelayCall(Call[RelayContext]):
 
     @property
     def payer(self) -> str | None:
-        """What pays for events of keys that may not write: the address, or the member that the token belongs to."""
+        """What is charged for events of keys that may not write: the address, or the member whose token it is."""
         return self._known_node if self.address is None or not self.is_stranger else self.address
 
     def charge_join(self) -> None:

@@ -74,7 +74,7 @@ EPHEMERAL_RATE = Rate(limits.EPHEMERAL_RATE_PER_S, limits.EPHEMERAL_BURST)
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What a relay that shares its store needs."""
+    """Settings of a relay that shares its store."""
 
     #: URL under which the other relays reach this one
     advertise: str
@@ -108,7 +108,7 @@ class EngineSettings:
     wait_queue_max: int = limits.WAIT_QUEUE_MAX
     #: URL of a PostgreSQL database; None: relay.db in the data directory
     store: str | None = None
-    #: how this relay is one of several on the database; None: it is alone
+    #: settings of one of several relays on the database; None: this relay is alone
     cluster: ClusterSettings | None = None
     #: units of work, and their bytes, that may wait for the store's writer
     writer_max_items: int = MAX_WAITING_ITEMS
@@ -128,7 +128,7 @@ class EngineSettings:
 
 
 def exit_unless_damaged(failure: Fatal) -> None:
-    """End the process, but serve reads from a damaged file: the writer refuses everything, and health says so."""
+    """End the process, unless a file is damaged: then reads continue, the writer refuses all, /healthz says so."""
     if failure.code != "store_damaged":
         exit_process(failure)
 
@@ -326,7 +326,7 @@ class RelayEngine(Reads):
     def open_submitter(self, on_answers: OnAnswers, payer: str | None = None) -> Submitter:
         """Return the entry of one connection to the accept path; it keeps the order of submissions.
 
-        `payer` is the node or address whose rate pays for events of keys that may not write.
+        `payer` is the node or address whose rate is charged for events of keys that may not write.
         """
         return self._path.open_submitter(on_answers, payer)
 
@@ -364,7 +364,7 @@ class RelayEngine(Reads):
 
     @property
     def accepted(self) -> Mapping[str, int]:
-        """How many events were stored, were known already, were passed on only."""
+        """How many events were stored, already known, or only passed on."""
         return self._path.accepted
 
     @property

@@ -25,7 +25,7 @@ _NO_TAG = (None,)
 
 
 class _Key(NamedTuple):
-    """What all filters of a bucket demand; None: no condition. A filter with ids is found by them alone."""
+    """Conditions that all filters of a bucket share; None: no condition. A filter with ids is found by them alone."""
 
     id: str | None = None
     author: str | None = None
@@ -244,7 +244,7 @@ def _possible_keys(filter: Filter) -> list[list[_Key]]:  # noqa: A002
 
 
 def _combine(filter: Filter, tag: list[tuple[str, str]] | None) -> list[_Key]:  # noqa: A002
-    """Return the combinations of the conditions, the most telling first, as long as they are few."""
+    """Return the combinations of the conditions, the most selective first, as long as they are few."""
     conditions: dict[str, Sequence[Any]] = {}
     keys = 1
     mesh = None if filter.mesh is None else [filter.mesh]

@@ -1,8 +1,8 @@
 """Run a relay as a foreground process.
 
 `server_settings` turns resolved settings (file, environment, flags) into ServerSettings; `run_relay` serves until
-SIGTERM or SIGINT, tells the service manager, and reloads on SIGHUP. A setting of the relay that is not passed on here
-does nothing.
+SIGTERM or SIGINT, notifies the service manager, and reloads on SIGHUP. A setting of the relay that is not passed on
+here does nothing.
 """
 
 from __future__ import annotations

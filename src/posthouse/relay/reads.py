@@ -1,7 +1,7 @@
 """Every read of the relay: each names the node that it is for and returns only what that node may read.
 
 A relay that shares its store reads nothing while it does not know the last commits of the others: one of them may have
-taken a right away.
+revoked a right.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Reads:
     async def address(self, node: str, coordinate: Coordinate) -> StoredEvent:
         """Return the latest event of a coordinate, or raise address_unknown.
 
-        Coordinates stay under the key that wrote them: the key that stands for the author today comes first.
+        Coordinates stay under the key that wrote them: the author's current key comes first.
         """
         author = self.meshes.successor(coordinate.pubkey)
         for each in (author, *(self.meshes.former_keys(author) if self.meshes.retired else ())):
@@ -158,7 +158,7 @@ class Reads:
     ) -> tuple[list[Record], str | None]:
         """Return journal records newest first, and the cursor before them, None at the end; only for relay admins.
 
-        One call looks at a bounded number of records, so it may return fewer than exist; the cursor goes on.
+        One call reads a bounded number of records, so it may return fewer than exist; the cursor continues.
         """
         self.require_admin(node)
         extent = await self.store.extent()

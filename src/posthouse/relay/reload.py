@@ -39,7 +39,7 @@ class Certificates:
         self._loaded = self._read_states()
 
     async def watch(self, every_s: float = CHECK_CERTIFICATES_S) -> None:
-        """Check the files again and again."""
+        """Check the files regularly."""
         while True:
             await asyncio.sleep(every_s)
             self.check()
@@ -55,7 +55,7 @@ class Certificates:
         try:
             tls_context(self._protection)  # a context of its own: a failed load would leave the one in use half changed
             self._context.load_cert_chain(cert, key)
-        except (PosthouseError, OSError) as failure:  # OSError: the files have changed once more since the first try
+        except (PosthouseError, OSError) as failure:  # OSError: the files have changed again since the first try
             log.error("certificate_not_reloaded", cert=str(cert), reason=str(failure))
             return
         log.info("certificate_reloaded", cert=str(cert))

@@ -95,7 +95,7 @@ class ServerSettings:
 
     listen: ListenAddress
     data_dir: Path
-    #: begin an empty store in the place of a lost one
+    #: begin an empty store in place of a lost one
     is_new: bool = False
     #: URL of a PostgreSQL database; None: a SQLite file in the data directory
     store: str | None = None
@@ -168,7 +168,7 @@ class RelayServer:
         self._log_open_doors()
 
     def _log_open_doors(self) -> None:
-        """Say what the relay lets in without an invite, so that nothing is open by accident."""
+        """Log what the relay lets in without an invite, so that nothing is open by accident."""
         for mesh in self.context.engine.meshes.all():
             name = mesh.row.mesh
             if mesh.row.is_open:
@@ -405,7 +405,7 @@ def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, h
 
 
 async def _end_streams_when_behind(context: RelayContext) -> None:
-    """End all streams while this relay cannot follow the others: their clients go on at another relay."""
+    """End all streams while this relay cannot follow the others: their clients continue at another relay."""
     while True:
         await asyncio.sleep(_BEHIND_CHECK_S)
         try:

@@ -135,7 +135,7 @@ class Checkpointer:
 
     def _extend(self) -> None:
         """Make the file of the WAL longer than its frames; without room on the disk it stays as it is."""
-        most = self._restart_at_pages + self._restart_at_pages // 4  # commits go on while a pass runs
+        most = self._restart_at_pages + self._restart_at_pages // 4  # commits continue while a pass runs
         pages = min(self._pages * _EXTEND_TIMES, most)
         self._extend_at_pages = sys.maxsize if pages == most else pages // 2
         if shutil.disk_usage(self._path.parent).free < pages * _FRAME_BYTES * _FREE_TIMES:

@@ -1,1 +1,1 @@
-"""What stores share whichever database they are on: group commit, SQL files, results of the writer."""
+"""What stores on both databases share: group commit, SQL files, results of the writer."""

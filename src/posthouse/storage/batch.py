@@ -1,4 +1,4 @@
-"""The items of one write transaction, and what a transaction keeps in memory; independent of the database."""
+"""The items of one write transaction, and its state in memory; independent of the database."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from posthouse.model.errors import Fatal, PosthouseError, error
 
 
 class BatchState:
-    """What a transaction keeps in memory: its time and the calls that undo an item."""
+    """The state of a transaction in memory: its time and the calls that undo an item."""
 
     def __init__(self) -> None:
         #: Wall time of this batch: read once per batch, never decreases.
         self.now_ns = 0
         #: The same as the clock has it, for deadlines and ages: a clock that was ahead for a moment is right again.
         self.wall_ns = 0
-        #: Calls to make if the rows of the present item do not stay, so that memory never runs ahead of them.
+        #: Calls to make if the rows of the current item do not stay, so that memory never runs ahead of them.
         self.undo: list[Callable[[], None]] = []
 
     def begin(self, wall_ns: int) -> None:
@@ -48,7 +48,7 @@ class BatchState:
         """Discard all in-memory state since BEGIN."""
 
     def take_news(self) -> Any:
-        """Return what was learned about commits of other processes since the last call, None if nothing was."""
+        """Return news about commits of other processes since the last call, None without any."""
         return None
 
 
@@ -64,7 +64,7 @@ class Item(msgspec.Struct, Generic[AnyTx], eq=False):
 
 
 def as_fatal(defect: BaseException, path: str, thread: str) -> Fatal:
-    """Return the error for an exception that ended the store's `thread`: without it the store cannot go on."""
+    """Return the error for an exception that ended the store's `thread`: without it the store cannot continue."""
     if isinstance(defect, Fatal):
         return defect
     reason = str(defect) if isinstance(defect, PosthouseError) else f"the {thread} thread broke: {defect!r}"

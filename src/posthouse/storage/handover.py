@@ -1,8 +1,8 @@
 """Thread hand-over: wake the writer's thread, and deliver its results to event loops and threads.
 
-Results are delivered in commit order, with one wake-up per event loop and batch. A caller that has gone away
-(cancelled its future, closed its loop) never delays the result of another caller. Wake-ups use the kernel's event
-counter (a pipe where there is none): the write releases the interpreter lock, so the woken thread starts at once.
+Results are delivered in commit order, with one wake-up per event loop and batch. A caller that is gone (cancelled its
+future, closed its loop) never delays the result of another caller. Wake-ups use the kernel's event counter (a pipe
+where there is none): the write releases the interpreter lock, so the woken thread starts at once.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class LoopResults:
     def _call_back(self, on_done: OnDone, item: PendingItem[Any]) -> None:
         try:
             on_done(item.result, item.error)
-        except Exception as defect:  # noqa: BLE001 - handled as in a future's callback: other items go on
+        except Exception as defect:  # noqa: BLE001 - handled as in a future's callback: other items continue
             self.loop.call_exception_handler({"message": "a commit callback raised", "exception": defect})
 
     def _stop_deferring(self) -> None:

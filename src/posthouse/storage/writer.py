@@ -1,9 +1,9 @@
 """The group-commit writer: it owns the write connection of a store for its whole life, and commits on its own thread.
 
-Callers submit items. While one batch syncs, the next one collects, so there is no artificial delay and one sync
-serves many callers. Items belong to the writer, not to the request: a caller that goes away changes nothing about
-the commit and cannot take the results of other callers with it. Waiting items are bounded by count and bytes; beyond
-the bound `submit` raises store_busy before anything is queued.
+Callers submit items. While one batch syncs, the next one collects, so there is no artificial delay and one sync serves
+many callers. Items belong to the writer, not to the request: a caller that goes away affects neither the commit nor the
+results of other callers. Waiting items are bounded by count and bytes; beyond the bound `submit` raises store_busy
+before anything is queued.
 
 An event loop wakes the sleeping writer at the end of its iteration, not at the first item: callers whose results
 arrive together submit again together, and so share the next sync too. If one short item is all that waits then, the
@@ -33,7 +33,7 @@ MAX_BATCH_ITEMS = 512  # keeps one commit, and so the latency of every item in i
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 THREADED_NS = 20_000_000  # after a sign of other work, or of a slow disk, the writer's thread commits for this long
 SLOW_COMMIT_NS = 2_000_000  # several times a usual sync: what keeps the disk busy would keep the loop busy too
-_POLLS_AFTER_LONE = 3  # after so many polls of its sockets, a loop has seen what arrived during a commit
+_POLLS_AFTER_LONE = 3  # after this many polls of its sockets, a loop has seen what arrived during a commit
 _EARLY_ITEMS = 2  # in a row: one alone may be the next request of the caller that was just answered, and was quick
 _CHECK_EVERY_S = 1.0  # a loop that stops in the middle of an iteration may never notify: its items still commit
 
@@ -55,7 +55,7 @@ class BatchTransaction(Protocol):
         ...
 
     def take_news(self) -> Any:
-        """Return what was learned about commits of other processes since the last call, None if nothing was."""
+        """Return news about commits of other processes since the last call, None without any."""
         ...
 
 
@@ -226,7 +226,7 @@ class Writer(Generic[TxT]):
                 return None
             now_ns = self._clock.boot_ns()
             self._early_items = self._early_items + 1 if self._polls_left else 0
-            if self._early_items >= _EARLY_ITEMS:  # of several callers: a thread commits while the loop reads on
+            if self._early_items >= _EARLY_ITEMS:  # of several callers: a thread commits while the loop keeps reading
                 self._early_items, self._threaded_until_ns = 0, now_ns + THREADED_NS
             if now_ns < self._threaded_until_ns or self._transient_error is not None:
                 return None
@@ -353,7 +353,7 @@ class Writer(Generic[TxT]):
         if transient is self._transient_error:
             return
         if transient is not None or self._tx.changes != changes_before:
-            self._log_state_change(transient)  # a commit without a change says nothing about a full disk
+            self._log_state_change(transient)  # a commit without a change does not show that the disk has room
 
     def _log_state_change(self, transient: PosthouseError | None) -> None:
         if transient is not None and self._transient_error is None:

@@ -246,7 +246,7 @@ async def test_status_shows_the_sessions_that_hooks_reported(host: Host, start: 
 
 
 def test_clock_of_the_limit_is_the_boot_clock() -> None:
-    from posthouse.daemon.wake.commands import WakeLimit
+    from posthouse.daemon.wake.mail_commands import WakeLimit
 
     clock = FakeClock()
     limit = WakeLimit(clock)

@@ -1,6 +1,6 @@
-"""How the async client talks to a daemon: aiohttp over a Unix socket or loopback TCP, on the running loop.
+"""The transport of the async client of a daemon: aiohttp over a Unix socket or loopback TCP, on the running loop.
 
-Connections are kept. A repeatable call is sent once more if its kept connection was closed meanwhile.
+Connections are kept. A repeatable call is sent again if its kept connection was closed meanwhile.
 """
 
 from __future__ import annotations

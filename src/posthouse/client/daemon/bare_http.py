@@ -1,7 +1,7 @@
 """One request to the daemon of this user with nothing but `socket`, for commands that must start in milliseconds.
 
-The standard library's HTTP client takes longer to import than such a command takes to run. The caller decides what an
-answer means; OSError or ValueError says that none came.
+The standard library's HTTP client takes longer to import than such a command takes to run. The caller interprets the
+answer; OSError or ValueError means that there was none.
 """
 
 from __future__ import annotations

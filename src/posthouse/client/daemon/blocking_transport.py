@@ -1,7 +1,8 @@
-"""How the blocking client talks to a daemon: the standard library's HTTP client over a Unix socket or loopback TCP.
+"""The transport of the blocking client of a daemon: the standard library's HTTP client over a Unix socket or loopback
+TCP.
 
-Connections are kept. A repeatable call whose kept connection was closed is sent once more on a new one; any other
-call gets a new connection from the start. Threads may share one transport.
+Connections are kept. A repeatable call whose kept connection was closed is sent again on a new one; any other call gets
+a new connection from the start. Threads may share one transport.
 """
 
 from __future__ import annotations

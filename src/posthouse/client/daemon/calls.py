@@ -41,7 +41,7 @@ class Call(Generic[T]):
     #: sent as JSON; None for no body
     body: Any = None
     is_repeatable: bool = True
-    #: for how long the call asks the daemon to hold its answer
+    #: how long the call asks the daemon to hold its answer
     wait_s: float = 0.0
 
     @property
@@ -195,7 +195,7 @@ class ProfileFields(TypedDict, total=False):
 
 
 class AgentFields(TypedDict, total=False):
-    """What is known of an agent; absent fields stay as they are."""
+    """The description of an agent; absent fields stay as they are."""
 
     #: such as claude-code
     program: str | None

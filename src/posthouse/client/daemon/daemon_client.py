@@ -123,7 +123,7 @@ class DaemonClient:
 
         Raises no_responder at once if no responder is connected, unless `queue` lets the request wait for one;
         responder_busy or request_failed with the responder's reason; request_timeout after `timeout_s`. `on_partial`
-        is called with each partial answer. A responder that comes after the deadline does not get the request.
+        is called with each partial answer. A responder that connects after the deadline does not get the request.
         """
         poll = AnswerPoll(to, message, timeout_s, given, queue=queue, on_partial=on_partial)
         poll.start(self._transport.execute(poll.send))
@@ -152,7 +152,7 @@ class DaemonClient:
         return self._transport.execute(calls.history(topic, member, before, limit))
 
     def withdraw(self, message_id: str) -> dict[str, Any]:
-        """Take back a message: a reader that has not read it sees it no more, any other one is told."""
+        """Take back a message: readers that have not read it no longer see it; others get a notice."""
         return self._transport.execute(calls.withdraw(message_id))
 
     # Inbox
@@ -175,15 +175,15 @@ class DaemonClient:
         return found
 
     def advance(self, page: api.Page[api.InboxItem]) -> None:
-        """Move the mark of the reader that asked for a page behind the page."""
+        """Move the mark of the reader that requested a page past the page."""
         if page and page.mark is not None:
             self._transport.execute(calls.move_mark(page.mark, [item.id for item in page]))
 
     def consume(self, reader: str, **given: Unpack[MailConditions]) -> Iterator[api.InboxItem]:
         """Yield all mail, oldest first, then mail as it arrives, without end; read or not makes no difference.
 
-        The daemon keeps a cursor under the name `reader`. It moves behind a message when the next one is asked for, so
-        a program that ends before gets the message again.
+        The daemon keeps a cursor under the name `reader`. It moves past a message when the next one is requested, so a
+        program that ends before that gets the message again.
         """
         filter_ = consuming_filter(reader, given)
         while True:
@@ -193,7 +193,7 @@ class DaemonClient:
                 self._transport.execute(calls.move_mark(page.mark or reader, [item.id]))
 
     def _poll(self, timeout_s: float, filter_: InboxFilter) -> api.Page[api.InboxItem]:
-        """Ask for mail until there is some or the time is over, also over a restart of the daemon."""
+        """Poll for mail until there is some or the time is over, even across a restart of the daemon."""
         poll = LongPoll(timeout_s)
         while True:
             try:
@@ -225,7 +225,7 @@ class DaemonClient:
         return self._transport.execute(calls.threads(before, limit))
 
     def traffic(self, since: str | None = None) -> api.Traffic:
-        """Return how many messages agents of this host exchanged with whom since a time, by default an hour ago."""
+        """Return the numbers of messages that agents of this host exchanged since a time, by default an hour ago."""
         return self._transport.execute(calls.traffic(since))
 
     # Outbox
@@ -319,11 +319,11 @@ class DaemonClient:
         return self._transport.execute(calls.rename_agent(name, to))
 
     def retire_agent(self, name: str, reason: str | None = None) -> api.Agent:
-        """Let an agent of this host take no more mail; senders are told the reason."""
+        """Stop an agent of this host from receiving mail; senders get the reason."""
         return self._transport.execute(calls.retire_agent(name, reason))
 
     def pause_agents(self, *names: str, until: str, reason: str = "", program: str | None = None) -> list[api.Agent]:
-        """Let the mail of agents wait until a time (UTC, as text): nothing wakes them, and senders see the state.
+        """Hold the mail of agents until a time (UTC, as text): nothing wakes them, and senders see the state.
 
         Without names it means every agent of `program`, and without that the agent that this client acts for.
         """
@@ -348,7 +348,7 @@ class DaemonClient:
         return self._transport.execute(calls.reserve(paths, for_s, note, mode, is_repo=is_repo))
 
     def reservations(self, path: str | None = None) -> list[api.Reservation]:
-        """Return the reservations of all agents; with a path, what keeps this agent from working on it."""
+        """Return the reservations of all agents; with a path, those that keep this agent from working on it."""
         return self._transport.execute(calls.reservations(path))
 
     def release(self, *paths: str, is_forced: bool = False, via: str | None = None) -> list[api.Reservation]:
@@ -386,7 +386,7 @@ class DaemonClient:
         return self._transport.execute(calls.meshes())
 
     def add_mesh(self, mesh: str, relay: str | None = None) -> api.Health:
-        """Let the daemon serve one more mesh, or try again one that has failed."""
+        """Let the daemon serve another mesh, or retry one that has failed."""
         return self._transport.execute(calls.add_mesh(mesh, relay))
 
     def remove_mesh(self, mesh: str) -> None:
@@ -394,7 +394,7 @@ class DaemonClient:
         self._transport.execute(calls.remove_mesh(mesh))
 
     def rotate_key(self, mesh: str | None = None) -> dict[str, Any]:
-        """Let a new key take the place of this host's key in a mesh; return both node ids."""
+        """Replace this host's key in a mesh with a new one; return both node ids."""
         return self._transport.execute(calls.rotate_key(mesh))
 
     def version(self) -> api.DaemonVersion:

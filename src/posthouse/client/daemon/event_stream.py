@@ -139,7 +139,7 @@ def consuming_filter(reader: str, given: MailConditions) -> InboxFilter:
 
 
 SLICE_S = 25.0
-#: a stream silent for so long is dead: the daemon sends a comment every 15 s
+#: a stream silent for this long is dead: the daemon sends a comment every 15 s
 SILENCE_S = 45.0
 
 
@@ -160,7 +160,7 @@ class LongPoll:
         return max(0.0, (self._end_ns - self.clock.boot_ns()) / SECOND_NS)
 
     def slice_s(self) -> float:
-        """Return for how long the daemon may hold the next request."""
+        """Return how long the daemon may hold the next request."""
         return min(SLICE_S, self.left_s)
 
     def pause_s(self, failure: PosthouseError) -> float:

@@ -25,7 +25,7 @@ class Page(list[T]):
         self.mark = mark
 
 
-CLOCK_WARNED_S = 5  # less is usual between machines, and the relay tells whole seconds
+CLOCK_WARNED_S = 5  # smaller differences are usual between machines, and the relay reports whole seconds
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Accepted(msgspec.Struct, frozen=True):
     message_id: str | None = None
     #: set if the agent that it is for is paused: the message waits there
     recipient_paused: PausedState | None = None
-    #: True for a topic that this host does not know while the relay cannot be asked: the relay may refuse the post
+    #: True for a topic that this host does not know while the relay is unreachable: the relay may refuse the post
     topic_unverified: bool = False
 
 
@@ -102,9 +102,9 @@ class InboxItem(msgspec.Struct, frozen=True):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What a reader should know before it acts on the message, in words."""
+        """Warnings for a reader before it acts on the message, in words."""
         newer = f"{self.newer_from_sender}{'+' if self.newer_from_sender >= _NEWER_COUNTED else ''}"
-        told = (
+        notices = (
             (self.is_withdrawn, "withdrawn by its sender"),
             (self.replaced_by is not None and not self.is_withdrawn, "superseded by a later message"),
             (
@@ -115,7 +115,7 @@ class InboxItem(msgspec.Struct, frozen=True):
             (self.read_before is not None, f"read before, at {self.read_before}, and not answered"),
             (self.newer_from_sender > 0, f"{newer} newer from this sender"),
         )
-        return tuple(text for is_so, text in told if is_so)
+        return tuple(text for is_so, text in notices if is_so)
 
 
 class Participant(msgspec.Struct, frozen=True):
@@ -149,14 +149,14 @@ class ThreadMessage(msgspec.Struct, frozen=True):
     #: node id, or #topic
     to: str
     to_agent: str
-    #: None if it cannot be opened, was withdrawn, is kept no more, or became stale unread
+    #: None if it cannot be opened, was withdrawn, is no longer kept, or became stale unread
     body: str | None
     is_own: bool = False
     is_read: bool = False
     #: of an own message as in OutboxRow, or answered; of another one unread, read or answered
     state: str = ""
     #: False if it only reports a failure or withdraws an earlier message, was itself withdrawn or replaced, or if the
-    #: time is over until which it counts
+    #: time until which it is valid is over
     expects_answer: bool = True
 
 
@@ -205,7 +205,7 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """Who exchanged messages with agents of this host, the most first."""
+    """Pairs that exchanged messages, one of them an agent of this host; the busiest first."""
 
     items: list[Exchange]
     #: from when on all messages are counted; UTC, as text. Later than asked for if there were very many
@@ -240,8 +240,8 @@ class OutboxRow(msgspec.Struct, frozen=True):
     #: agent of the recipient, "" for its default inbox
     to_agent: str = ""
     mesh: str | None = None
-    #: queued, sent, confirmed, read, rejected, not_queued, dead or aborted, as far as this host knows; `message` asks
-    #: the relay too
+    #: queued, sent, confirmed, read, rejected, not_queued, dead or aborted, to this host's knowledge; `message` also
+    #: queries the relay
     state: str = "queued"
     #: when the recipient's daemon got it, and when its agent's program was given the text
     confirmed_at: str | None = None
@@ -293,7 +293,7 @@ class Agent(msgspec.Struct, frozen=True):
     receipts: bool = True
     #: this and the other times are UTC, as text
     created_at: str | None = None
-    #: None while it takes mail
+    #: None while it accepts mail
     retired_at: str | None = None
     retired_reason: str | None = None
     renamed_to: str | None = None
@@ -321,7 +321,7 @@ class MeshState(msgspec.Struct, frozen=True):
     member: str | None
     #: True for the mesh of requests that name none
     is_default: bool = False
-    #: code, text and hint of what made it fail
+    #: code, text and hint of its failure
     error: str | None = None
     reason: str | None = None
     hint: str | None = None
@@ -366,7 +366,7 @@ class Health(msgspec.Struct, frozen=True):
     is_ephemeral: bool = False
     #: why there is no connection
     relay_error: str | None = None
-    #: how far this clock is ahead of the relay's, once the relay told its time
+    #: how far this clock is ahead of the relay's, once the relay has reported its time
     clock_difference_s: int | None = None
     #: False: nothing is given up or deleted by its age, because the clock may be wrong
     clock_trusted: bool = True

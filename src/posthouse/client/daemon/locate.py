@@ -5,8 +5,8 @@ version, which had its socket in the directory of its mesh, is found there while
 
 The Unix socket is open to its user and needs no token. For TCP, `http.port` and `local_token` are read again for each
 connection, because a restarted daemon may have new ones. A path too long for a socket address is reached through a
-descriptor of its directory. Whether a daemon runs is asked of the kernel, which knows the listener of a socket and the
-holder of a lock; how fast a loaded daemon answers says nothing.
+descriptor of its directory. The kernel says whether a daemon runs: it knows the listener of a socket and the holder of
+a lock. A slow answer of a loaded daemon proves nothing.
 """
 
 from __future__ import annotations

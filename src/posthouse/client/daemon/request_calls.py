@@ -78,7 +78,7 @@ class AnswerPoll:
         return self._poll.pause_s(failure)
 
     def take(self, answers: Answers) -> Answer | None:
-        """Take answers; return the final one, or raise why there is none."""
+        """Process answers; return the final one, or raise why there is none."""
         self._position = answers.position
         for each in answers.items:
             if each.state is AnswerState.FINAL:

@@ -1,1 +1,1 @@
-"""Locks of a relay, from the side of who holds them."""
+"""Locks of a relay, for the nodes that hold them."""

@@ -45,7 +45,7 @@ class Held:
         return not self._is_over and self._clock.boot_ns() < self._deadline_boot_ns
 
     def remaining_s(self) -> float:
-        """Return for how long the lock is certainly held."""
+        """Return how long the lock is still certainly held."""
         return 0.0 if self._is_over else max(0.0, (self._deadline_boot_ns - self._clock.boot_ns()) / SECOND_NS)
 
     def extend(self, requested_boot_ns: int) -> None:

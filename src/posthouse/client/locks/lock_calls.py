@@ -43,7 +43,7 @@ class _LockRequest(Pending):
     ) -> None:
         self.op = op
         self.arguments = arguments
-        #: returns what is left of the wait of an acquire, which is less each time it is sent
+        #: returns the rest of an acquire's wait, which is shorter each time it is sent
         self.remaining_ms = remaining_ms
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._commands = commands
@@ -86,7 +86,7 @@ class LockCommands:
 
     @property
     def has_sessions(self) -> bool:
-        """Whether the relay knows sessions; an older one refuses the field."""
+        """Whether the relay supports sessions; an older one refuses the field."""
         return self._commands.link.supports("lock_sessions")
 
     async def request(
@@ -147,7 +147,7 @@ class LockCommands:
                 del self._waiting[request.request_id]
 
     def _return_grant(self, request: _LockRequest, token: int) -> None:
-        """Release a grant without a caller, unless another caller uses the same request id: then it is theirs too."""
+        """Release a grant without a caller, unless another caller uses the same request id and so shares it."""
         request_id = request.request_id
         if request_id is None or not (request_id in self._waiting or request_id in self._granted):
             arguments = request.arguments
@@ -192,7 +192,7 @@ class LockCalls:
         """Acquire a lock, or several at once, waiting up to `wait_ms`; raises `held` or another refusal.
 
         The same `request_id` makes a retry safe: the relay repeats its grant instead of making a second one. Sessions
-        of one node exclude each other; `mode` is "shared" or "exclusive"; a `tree` locks all names below, too.
+        of one node exclude each other; `mode` is "shared" or "exclusive"; a `tree` also locks all names below.
         """
         end_ns = self._clock.boot_ns() + wait_ms * MILLISECOND_NS
         arguments: dict[str, Any] = {"resource": resource, "lease_ms": lease_ms, "mesh": mesh or self._mesh}

@@ -1,1 +1,1 @@
-"""Messages of a client: making and sending them, the open mailbox, and confirming what came."""
+"""Messages of a client: composing and sending, the open mailbox, confirmations and receipts."""

@@ -53,7 +53,7 @@ class Delivery:
         self.attempt = attempt
         #: True if it had no room in the queue and comes from the history of its topic
         self.is_from_history = is_from_history
-        #: begun when it came; None: this client, or its sender, does not trace it
+        #: begun when it arrived; None: this client, or its sender, does not trace it
         self.span: Span | None = None
         #: set once this reader has confirmed or rejected it
         self.settled = asyncio.Event()

@@ -1,9 +1,9 @@
 """Gaps: messages of topics that this node's queue had no room for, read from the history of the topic instead.
 
-The relay names the gaps when the mailbox is opened and whenever its reader has caught up. For a mailbox that fills
-them, the missing messages come among the others, marked as from the history; after the reader has confirmed all of a
-gap the relay forgets it. A gap that was not finished on one connection begins again on the next, and a message of the
-queue may come from the history too: a reader that fills gaps must know messages by their id.
+The relay names the gaps when the mailbox is opened and whenever its reader has caught up. In a mailbox that fills gaps,
+the missing messages arrive among the others, marked as from the history; after the reader has confirmed all of a gap
+the relay drops it. A gap that was not finished on one connection begins again on the next, and a message of the queue
+may also come from the history: a reader that fills gaps must recognize messages by their id.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class GapFiller:
 
 
 async def deliver_history(mailbox: Mailbox, missing: Sequence[Stored], key: NodeKey) -> None:
-    """Hand messages of the history to the reader of a mailbox; wait until it has confirmed or rejected all of them."""
+    """Give messages of the history to the reader of a mailbox; wait until it has confirmed or rejected all of them."""
     for start in range(0, len(missing), _PAGE):
         deliveries = [
             Delivery(each.event, each.seq, was_stored=True, attempt=1, key=key, is_from_history=True)

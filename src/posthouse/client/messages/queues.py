@@ -89,7 +89,7 @@ class Queues:
         state: str | None = None,
         via: str | None = None,
     ) -> tuple[str, ...]:
-        """Remove messages from a queue for good and return their ids.
+        """Remove messages from a queue permanently and return their ids.
 
         With `ids` these messages, open or parked; without, every message in `state`, which is open by default. `via`
         names the program through which a person acts, for the journal; likewise in `requeue`.

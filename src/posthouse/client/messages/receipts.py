@@ -1,10 +1,10 @@
-"""Receipts: telling senders what became of their direct messages, and hearing it of one's own.
+"""Receipts: report to senders whether their direct messages were read or rejected, and receive such reports.
 
 A receipt follows a confirmation: the program of an agent was given the full text, or the agent refused the message.
 Receipts of one agent for one sender collect for 5 seconds, or until 50 are there, and leave under one signature. The
-same bytes are sent again after a reconnect, so a lost answer costs nothing. What is not answered when the process
-ends is lost: a caller that must not lose receipts keeps them until the future of `add` is done. Nothing is sent to a
-relay without the feature `receipts`: it would store them as events for every member.
+same bytes are sent again after a reconnect, so a lost answer costs nothing. A receipt without an answer when the
+process ends is lost: a caller that must not lose receipts keeps them until the future of `add` is done. Nothing is sent
+to a relay without the feature `receipts`: it would store them as events for every member.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_EFFECT = "receipt_without_effect"
 
 
 class Receipt(NamedTuple):
-    """What became of a message of this node."""
+    """The outcome of a message of this node."""
 
     #: of the message
     id: str
@@ -90,9 +90,9 @@ class Receipts:
         state: ReceiptState | str = ReceiptState.READ,
         reason: str | None = None,
     ) -> asyncio.Future[bool]:
-        """Tell the sender of a direct message what became of it.
+        """Report to the sender of a direct message that it was read or rejected.
 
-        The future is True once the relay has the receipt, or had one; False if the relay takes none for this message.
+        The future is True once the relay has the receipt, or had one; False if the relay accepts none for this message.
         The caller need not await it.
         """
         loop = asyncio.get_running_loop()
@@ -109,7 +109,7 @@ class Receipts:
         return future
 
     def flush(self) -> None:
-        """Send everything that collects now."""
+        """Send all collected receipts now."""
         for origin in list(self._collecting):
             self._send(origin)
 

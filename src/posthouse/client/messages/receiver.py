@@ -130,12 +130,12 @@ class Mailbox:
         return self._receiver.confirmations.reject(delivery.id, reason)
 
     def set_agents(self, names: Sequence[str]) -> None:
-        """Show the mesh which agents of this node are online; a relay without the feature `agents` is not told."""
+        """Show the mesh which agents of this node are online; does nothing at a relay without the feature `agents`."""
         self.agents = tuple(map(validate_agent_name, names))
         self._receiver.send_agents(self)
 
     async def confirmed(self) -> AsyncIterator[Confirmed]:
-        """Yield the confirmations of this node's own messages, beginning with those of its absence."""
+        """Yield the confirmations of this node's messages, beginning with those that arrived while it was offline."""
         while True:
             if self._confirmed:
                 yield self._confirmed.popleft()
@@ -193,7 +193,7 @@ class Mailbox:
         self._has_deliveries.set()
 
     def on_roster(self, entries: Sequence[RosterEntry]) -> None:
-        """Take the answer to RECEIVE: the mailbox is open."""
+        """Handle the answer to RECEIVE: the mailbox is open."""
         self.roster = {entry.node: entry for entry in entries}
         self.waiting = 0  # QUEUE_STATUS follows if messages wait
         self._is_answered.set()
@@ -215,7 +215,7 @@ class Mailbox:
             self._on_presence(Presence(profile.node, known.online, known.online_agents))
 
     def on_confirmed(self, items: Sequence[Confirmed]) -> None:
-        """Take confirmations of this node's messages; of those that are not read in time the oldest are dropped."""
+        """Add confirmations of this node's messages; if they are not read in time, the oldest are dropped."""
         if self._on_confirmed is not None:
             self._on_confirmed(items)
             return
@@ -226,7 +226,7 @@ class Mailbox:
         self._has_confirmed.set()
 
     def on_receipts(self, receipts: Sequence[Receipt]) -> None:
-        """Take receipts of this node's messages."""
+        """Handle receipts of this node's messages."""
         if self._on_receipts is not None:
             self._on_receipts(receipts)
 
@@ -264,7 +264,7 @@ class Receiver:
 
     def __init__(self, link: Link, key: NodeKey, confirmations: Confirmations, receipts: Receipts) -> None:
         self._link = link
-        #: requests whose answers go to the callers that wait, and not to the mailbox
+        #: requests whose answers go to the waiting callers, not to the mailbox
         self.awaited: set[str] = set()
         #: returns True for a request that is confirmed and not given to the mailbox
         self.is_late: Callable[[Message], bool] = lambda _message: False

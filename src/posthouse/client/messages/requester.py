@@ -1,7 +1,7 @@
 """Requests to a relay: send a message, wait for its answers, return the final one.
 
 The request goes to `POST /v1/request`, whose body streams the answers. If the connection is lost, the same event is
-sent again until the deadline: the relay recognizes it and returns the answers that came meanwhile. Every answer is
+sent again until the deadline: the relay recognizes it and returns the answers that arrived meanwhile. Every answer is
 verified and confirmed, so it does not wait in this node's queue; a mailbox of the same client does not yield it.
 """
 
@@ -122,7 +122,7 @@ class _Call:
         """Take an answer out of this node's queue; a mailbox may have done so already."""
         tags = with_mesh([("p", event.pubkey), ("e", event.id)], answer.mesh)
         confirmation = self._signer.sign(CONFIRMATION, "", tags)
-        with contextlib.suppress(PosthouseError):  # else it stays in the queue, and a later reader confirms it
+        with contextlib.suppress(PosthouseError):  # otherwise it stays in the queue, and a later reader confirms it
             await self._requests.post_as(dict[str, Any], "/v1/events", confirmation)
 
     def _opened(self, event: Event, answer: Message) -> Answer:

@@ -68,7 +68,7 @@ class MessageOptions(TypedDict, total=False):
     to_agent: str
     #: what a reply says about the request that it answers: partial, final, busy or failed
     answer: AnswerState | str
-    #: span of OpenTelemetry that sends it; the present one of this program if absent
+    #: span of OpenTelemetry that sends it; the current one of this program if absent
     traceparent: str | None
 
 
@@ -91,7 +91,7 @@ class Request(NamedTuple):
     from_agent: str = ""
     #: "" for the default inbox
     to_agent: str = ""
-    #: span that sends it; no part of what the relay compares, so that a retry may come from another one
+    #: span that sends it; not part of what the relay compares, so a retry may come from another span
     traceparent: str | None = None
 
     @property
@@ -144,7 +144,7 @@ class Composer:
         """Return the event of a request.
 
         Each call signs another time, hence another event, but seals the same bytes: a relay that has one of the events
-        takes every other one for its retry.
+        treats every other one as its retry.
         """
         options, address = _option_tags(request), [_address_tag(request)]
         content = request.body

@@ -1,9 +1,10 @@
 """The stream to a relay: authenticated WebSocket connections, one at a time, and the link that keeps one up.
 
 A connection begins with HELLO, AUTH and AUTHED; then frames go both ways. The relay's key is checked before this node
-signs anything for it: a proof names its relay, and a relay with another key than the pinned one gets none. The write
-buffer adds no delay: the commands of one event-loop iteration make one frame, and while the socket is full the next
-frame grows up to its bound. Commands added together are never split. The callers bound what waits in the buffer.
+signs anything for it: a proof names its relay, and a relay whose key is not the pinned one gets none. The write buffer
+adds no delay: the commands of one event-loop iteration make one frame, and while the socket is full the next frame
+grows up to its bound. Commands added together are never split. Callers bound the number of commands that wait in the
+buffer.
 
 After a connection ends, the link makes another and its participants resume.
 """
@@ -48,7 +49,7 @@ class WriteBuffer:
         self._wake.set()
 
     def wake(self) -> None:
-        """Look for commands in the next loop iteration, after the callbacks that are scheduled by now."""
+        """Send waiting commands in the next loop iteration, after the callbacks that are already scheduled."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -217,10 +218,10 @@ class Link:
     """One lasting stream over as many connections as it takes.
 
     Participants (pending commands, receiver, subscriptions) register handlers for the commands of the relay and
-    callbacks for the connection. A command sent without a connection is dropped, because a participant sends
-    everything open again in `on_up`, in the order the participants joined. An error that reconnecting cannot cure
-    (another relay key, a refused proof, a malformed frame, an exception in a handler) ends the link for good, and every
-    participant gets it in `on_end`: no caller may keep waiting on a link that is dead.
+    callbacks for the connection. A command sent without a connection is dropped, because a participant sends everything
+    open again in `on_up`, in the order the participants joined. An error that reconnecting cannot fix (another relay
+    key, a refused proof, a malformed frame, an exception in a handler) ends the link permanently, and every participant
+    gets it in `on_end`: no caller may keep waiting on a dead link.
     """
 
     def __init__(
@@ -238,10 +239,10 @@ class Link:
         self._on_up: list[Callable[[], None]] = []
         self._on_lost: list[OnLost] = []
         self._on_end: list[Callable[[PosthouseError], None]] = []
-        #: reads the present connection
+        #: reads the current connection
         self._reading: asyncio.Task[None] | None = None
         self._is_restarting = False
-        #: the error that ended the link for good
+        #: the error that ended the link permanently
         self.failure: PosthouseError | None = None
         #: the error of the last attempt to connect; None while a connection is up
         self.last_error: PosthouseError | None = None
@@ -253,11 +254,11 @@ class Link:
         return self._connection is not None
 
     def supports(self, feature: str) -> bool:
-        """Return True if the relay of the present connection announced a feature."""
+        """Return True if the relay of the current connection announced a feature."""
         return bool(self.feature(feature))
 
     def feature(self, name: str) -> Any:
-        """Return what the relay of the present connection announced about a feature; None if it did not."""
+        """Return the parameters of a feature that the relay of the current connection announced; None without it."""
         return None if self._connection is None else self._connection.features.get(name)
 
     def join(
@@ -343,7 +344,7 @@ class Link:
             on_up()
 
     async def _serve(self, connection: Connection) -> None:
-        """Read and write until the connection ends; raises an error that reconnecting cannot cure."""
+        """Read and write until the connection ends; raises an error that reconnecting cannot fix."""
         writing = asyncio.create_task(connection.write())
         # only a frame after the greeting shows that the relay keeps the connection: then the back-off ends
         reading = asyncio.create_task(

@@ -138,7 +138,7 @@ class Gap(msgspec.Struct, frozen=True):
     """Messages of a topic that this node's queue had no room for."""
 
     topic: str
-    #: of the topic's history: the first of them comes behind it
+    #: of the topic's history: the first of them comes after it
     cursor: str
     #: of the last of them
     last_seq: int

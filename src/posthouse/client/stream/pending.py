@@ -54,7 +54,7 @@ _LOCKS = (Kind.LOCK, Kind.LOCK_WATCH)
 
 
 class Pending:
-    """One command without an answer; its owner subclasses it and says in `on_answer` what the answer means."""
+    """One command without an answer; its owner subclasses it and handles the answer in `on_answer`."""
 
     __slots__ = ("command", "is_resent", "is_sent", "key", "kind", "refusal")
 
@@ -70,7 +70,7 @@ class Pending:
         self.refusal: PosthouseError | None = None
 
     def on_answer(self, answer: Answer) -> None:
-        """Receive the answer, or the error that ends the command."""
+        """Handle the answer, or the error that ends the command."""
         raise NotImplementedError
 
     def encode_again(self) -> bytes:
@@ -131,7 +131,7 @@ class PendingCommands:
                 del self._entries[pending.key]
 
     def timeout_error(self, pending: Pending, timeout_s: float, name: str | None = None) -> PosthouseError:
-        """Return the error for a caller that has waited long enough: the reason there is no answer, if it is known."""
+        """Return the error for a caller whose time is over: the reason why there is no answer, if it is known."""
         known = pending.refusal or self.link.last_error
         return known or error("answer_missing", seconds=timeout_s, id=name or pending.key)
 

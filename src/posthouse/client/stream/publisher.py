@@ -53,7 +53,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class _InFlight(Pending):
-    """One event on its way, and the future of its caller."""
+    """One event in flight, and the future of its caller."""
 
     __slots__ = ("_publisher", "event", "future", "size")
 
@@ -62,7 +62,7 @@ class _InFlight(Pending):
         super().__init__(kind, event.id, b"" if isinstance(event, Draft) else write_command("EVENT", event))
         self._publisher = publisher
         self.event = event
-        #: what it takes of the publisher's room
+        #: the share of the publisher's room that it uses
         self.size = len(event.canonical) if isinstance(event, Draft) else len(self.command)
         self.future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
@@ -77,7 +77,7 @@ class _InFlight(Pending):
         self._publisher.give_room(self)
 
     def published(self, answer: Answer) -> Published | PosthouseError:
-        """Return what an answer means for the caller."""
+        """Return the caller's result for an answer."""
         if isinstance(answer, PosthouseError):
             return answer
         assert isinstance(self.event, Event)
@@ -100,7 +100,7 @@ class Publisher:
         self._waiting = 0
         self._has_room = asyncio.Event()
         self._bytes = 0
-        #: events that wait for their answer, oldest first, and the loop's time at which they have waited long enough
+        #: events that wait for their answer, oldest first, and the loop's time at which their deadline is
         self._deadlines: dict[_InFlight, float] = {}
         #: runs while an event waits, and then until the deadline of the last one it saw
         self._timer: asyncio.TimerHandle | None = None
@@ -154,7 +154,7 @@ class Publisher:
         return [self._submitted(flight) for flight in flights]
 
     def give_room(self, flight: _InFlight) -> None:
-        """Give the room of an event to the next one; nothing happens if it has none."""
+        """Give the room of an event to the next caller; does nothing if it has none."""
         if self._deadlines.pop(flight, None) is not None:
             self._bytes -= flight.size
             self._has_room.set()
@@ -204,7 +204,7 @@ class Publisher:
             self._timer = loop.call_at(deadline, self._end_late)
 
     def _end_late(self) -> None:
-        """Answer the events whose time is over with the reason, and look again when the next one is due."""
+        """Answer the events whose time is over with the reason, and run again when the next one is due."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for flight, _deadline in list(takewhile(lambda each: each[1] <= now, self._deadlines.items())):
@@ -223,7 +223,7 @@ class Publisher:
         return count > 0 and (count >= self._max_events or self._bytes >= self._max_bytes)
 
     def _forget(self, flight: _InFlight) -> None:
-        """Drop an event whose caller has given up; after an answer there is nothing to drop."""
+        """Drop an event whose caller has given up; does nothing after an answer."""
         if flight in self._deadlines:
             self._commands.discard(flight)
             self.give_room(flight)

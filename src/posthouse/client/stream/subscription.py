@@ -97,7 +97,7 @@ class ResumePoint:
         return seq is None or seq > self.seq
 
     def advance(self, seq: int) -> str | None:
-        """Move behind an event; return its cursor, or None before the relay has sent its first one."""
+        """Move past an event; return its cursor, or None before the relay has sent its first one."""
         self.seq = seq
         if self._epoch is not None:
             self._cursor = str(Cursor(self._epoch, seq))
@@ -217,7 +217,7 @@ class Subscription:
     # called by Subscriptions
 
     def open(self) -> None:
-        """Open it at the relay from the present position, unless it is open or the buffer is full."""
+        """Open it at the relay from the current position, unless it is open or the buffer is full."""
         if self._is_closed or self._is_open or not self._buffer.has_room:
             return
         self._opened += 1

@@ -1,1 +1,1 @@
-"""Trust."""
+"""Trust: pinned keys, and signing, sealing and verifying events."""

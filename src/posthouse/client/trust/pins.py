@@ -4,7 +4,7 @@ The mesh that the user has chosen for commands that name none is a third file, `
 
 An address and a name are claims; the key behind them is the identity. It is pinned at first use, and another key is
 refused until a person trusts it; other names are not concerned. Members are pinned per relay key and mesh, because
-names are unique only there. A mesh name stands for one relay; joining the same name elsewhere replaces it. Readers of a
+names are unique only there. A mesh name refers to one relay; joining the same name elsewhere replaces it. Readers of a
 file see the old or the new content, never a part. A lock file serializes changes and is never deleted: a lock on a
 deleted file protects nothing.
 
@@ -40,7 +40,7 @@ class SharedJsonFile(Generic[T]):
         self._decoder = msgspec.json.Decoder(type)
 
     def read(self) -> T:
-        """Return the present value."""
+        """Return the current value."""
         try:
             data = read_private(self.path)
         except FileNotFoundError:
@@ -51,7 +51,7 @@ class SharedJsonFile(Generic[T]):
             raise error("pins_malformed", path=str(self.path), reason=str(invalid)) from invalid
 
     def change(self, edit: Callable[[T], R]) -> R:
-        """Apply `edit` to the present value, write it if it changed, and return the result of `edit`."""
+        """Apply `edit` to the current value, write it if it changed, and return the result of `edit`."""
         private_dir(self.path.parent)
         with locked(self.path.with_name(self.path.name + ".lock")):
             value = self.read()
@@ -257,5 +257,5 @@ class Memberships:
         return name if is_mesh_name(name) else None
 
     def choose(self, mesh: str) -> None:
-        """Make a mesh the one of commands that name none."""
+        """Choose the mesh for commands that name none."""
         write_atomic(self._choice, f"{mesh}\n".encode())

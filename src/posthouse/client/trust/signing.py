@@ -46,11 +46,11 @@ class Signer:
         self.login: Login | None = None
 
     def sign(self, kind: int, content: str = "", tags: Iterable[Sequence[str]] = ()) -> Event:
-        """Return a signed event with the present time, or raise the first error in its fields."""
+        """Return a signed event with the current time, or raise the first error in its fields."""
         return sign_drafts(self.key, [self.draft(kind, content, tags)])[0]
 
     def draft(self, kind: int, content: str = "", tags: Iterable[Sequence[str]] = ()) -> Draft:
-        """Return an event with the present time that lacks its signature, or raise the first error in its fields."""
+        """Return an event with the current time that lacks its signature, or raise the first error in its fields."""
         now_ns = self._clock.wall_ns()
         if self.login is not None:
             expected_ns = self.login.wall_ns + self._clock.boot_ns() - self.login.boot_ns  # boot time never steps
@@ -138,7 +138,7 @@ def _batches(ids: Sequence[str], batch_max: int) -> Iterator[Sequence[str]]:
 
 
 def sign_again(key: NodeKey, event: Event) -> Event:
-    """Return a message of a former key, signed by the key that took its place; others are returned unchanged.
+    """Return a message of a former key, signed again by its successor; others are returned unchanged.
 
     The content stays, so that a relay which has the message already recognizes it.
     """

@@ -183,7 +183,7 @@
     if (event.detail.successful && form && form.hasAttribute("data-reset")) form.reset();
     if (event.detail.successful) for (const box of page.querySelectorAll("input:checked")) box.checked = false;
   });
-  // The part in which an action was started is replaced as well; the keyboard then goes on from that part.
+  // The part in which an action was started is replaced as well; the keyboard then continues from that part.
   document.addEventListener("console-changed", async () => {
     const part = document.activeElement.closest("[data-live][id]");
     document.activeElement.blur();

@@ -1,10 +1,9 @@
-"""How far each reader of an agent's mail has come: the mark of `wait`, and the cursors of programs.
+"""How far each reader of an agent's mail has read: the mark of `wait`, and the cursors of programs.
 
 A reader asks for mail after its mark and moves the mark once it has the mail, so a reader that ends in between gets
-the mail again. A mark moves back only for
-a successor of the agent's process. Hooks announce mail by claims of their own and move no mark. A reader with
-conditions, such as one sender, has a mark for exactly these conditions: waiting for one sender passes over no mail
-of another.
+the mail again. A mark moves back only for a successor of the agent's process. Hooks announce mail by claims of their
+own and move no mark. A reader with conditions, such as one sender, has a mark for exactly these conditions: waiting for
+one sender does not skip mail of another.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Marks:
         await self._store.writer.run(lambda tx: _move(tx, agent, mark, to))
 
     async def rewind_wait(self, agent: str, to: InboxPosition) -> None:
-        """Move the marks of `wait` back for a successor: what its predecessor was given is new to it."""
+        """Move the marks of `wait` back for a successor: mail given to its predecessor is new to it."""
         values = {"agent": agent, **to._asdict()}
         await self._store.writer.run(lambda tx: tx.db.execute(SQL.rewind_wait, values).fetchall())
 

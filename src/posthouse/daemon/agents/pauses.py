@@ -28,7 +28,7 @@ PAUSE_MAX_S = 31 * DAY_S
 HOOK = "hook"  # sets and ends the pauses of usage limits
 FIRST_GAP_S = (0.0, 30.0)  # from the end of the pause to the first message
 GAP_S = (2.0, 10.0)  # between messages that waited
-RELEASE_MAX_S = 3_600  # after it, what is left of the mail that waited comes at once
+RELEASE_MAX_S = 3_600  # after it, the rest of the mail that waited is released immediately
 
 
 class Pause(NamedTuple):
@@ -78,7 +78,7 @@ class Pauses:
         return pause is not None and 0 <= self._clock.wall_ns() - pause.until_ns < RELEASE_MAX_S * SECOND_NS
 
     def held_s(self, agent: str) -> float:
-        """Return for how long nothing may wake an agent; zero if it may be woken now."""
+        """Return how long an agent must not be woken; zero if it may be woken now."""
         pause = self._pauses.get(agent)
         return 0.0 if pause is None else max(0.0, (pause.release_at_ns - self._clock.wall_ns()) / SECOND_NS)
 
@@ -101,7 +101,7 @@ class Pauses:
         return [pause.agent for pause in ended]
 
     async def note_release(self, agent: str) -> None:
-        """Note that a message that waited was given: the next one has to wait for a random gap."""
+        """Note that a message that waited was given to the agent: the next one waits for a random gap."""
         pause = self._pauses.get(agent)
         if pause is not None:
             await self._put([pause._replace(release_at_ns=self._clock.wall_ns() + self._gap_ns(GAP_S))])

@@ -1,4 +1,4 @@
-"""Processes of this machine, named by id and start time: an id alone is used again after its process has ended.
+"""Processes of this machine, named by id and start time: an id alone may be reused after its process has ended.
 
 On Linux the start is the boot id and the clock ticks since that boot, so a stored process never matches one of a
 later boot. Where /proc is missing the start is empty, and only the id is compared.

@@ -1,4 +1,4 @@
-"""The agents of this home: their names, what they are good for, and the process that uses each name.
+"""The agents of this home: their names and capabilities, and the process that uses each name.
 
 The registry opens agents.db, the store of everything that belongs to the home and not to one mesh; other parts keep
 their tables in it and write through `store`. Reads come from memory, which changes only after a commit. A name is
@@ -51,7 +51,7 @@ class Agent(NamedTuple):
 
     @property
     def is_retired(self) -> bool:
-        """True if the agent takes no mail any more."""
+        """True if the agent no longer accepts mail."""
         return self.retired_at_ns is not None
 
     @property
@@ -120,7 +120,7 @@ class AgentRegistry:
         self.on_change: list[Callable[[], None]] = []
         #: returns the pause of an agent that is paused now
         self.pause_of: Callable[[str], Pause | None] = lambda _agent: None
-        #: callbacks(agent, its process before) after another process took over a name
+        #: callbacks(agent, its former process) after another process took over a name
         self.on_successor: list[Callable[[str, ProcessRef], Awaitable[None]]] = []
 
     def close(self) -> None:
@@ -142,18 +142,18 @@ class AgentRegistry:
         return found
 
     def check_known(self, name: str) -> str:
-        """Return the present name of an agent, "" for the default inbox, or raise agent_unknown.
+        """Return the current name of an agent, "" for the default inbox, or raise agent_unknown.
 
         A program that still uses a name from before a rename acts for the renamed agent.
         """
         return name if name == DEFAULT_INBOX else self.present_name(self.require(name).name)
 
     def require_active(self, name: str) -> Agent:
-        """Return an agent that takes mail; raises agent_unknown or agent_retired."""
+        """Return an agent that accepts mail; raises agent_unknown or agent_retired."""
         return _active(self.require(name))
 
     def absence_of(self, name: str) -> str | None:
-        """Return why an agent cannot answer now; None if it may, also if it never said which process it is."""
+        """Return why an agent cannot answer now; None if it may, also if its process is not known."""
         agent = self._agents.get(name)
         if agent is None or agent.process is None or agent.is_running:
             return None
@@ -199,7 +199,7 @@ class AgentRegistry:
         return renamed
 
     async def retire(self, name: str, reason: str | None = None) -> Agent:
-        """Let an agent take no more mail; its inbox stays readable."""
+        """Stop an agent from receiving mail; its inbox stays readable."""
         self.require(name)
         retired = await self.store.writer.run(lambda tx: _retire(tx, name, reason or RETIRED_BY_USER))
         self._adopt(retired)
@@ -294,7 +294,7 @@ def _active(agent: Agent) -> Agent:
 
 
 def _put(tx: JournalTransaction, agent: Agent, record: str | None = None, body: dict[str, Any] | None = None) -> None:
-    """Write an agent; only what changes who takes mail is worth a record."""
+    """Write an agent; only a change of who receives mail gets a record."""
     tx.db.execute(SQL.put_agent, agent._asdict())
     if record is not None:
         tx.append(record, ref=agent.name, body=body or {})

@@ -2,8 +2,8 @@
 
 The name of a lock is `repo/<root commit>/<path in the repository>`: clones on different hosts share the root commit,
 whatever their directories are called. The daemon acquires the locks before a reservation is granted and renews them
-while it holds. If the relay was away for longer than a lease, the lock is acquired again as soon as it answers; until
-then only this host knows of the reservation.
+while it holds. If the relay was unreachable for longer than a lease, the lock is acquired again as soon as it answers;
+until then only this host sees the reservation.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RepoLocks:
     """The locks that this daemon holds for reservations."""
 
     def __init__(self, find_locks: Callable[[], LockCalls], active: Callable[[], Sequence[Reservation]]) -> None:
-        """Make it; `find_locks` raises while there is no relay, `active` returns the reservations that hold."""
+        """Make it; `find_locks` raises while there is no relay, `active` returns the active reservations."""
         self._find_locks = find_locks
         self._active = active
         #: (agent, name of the lock) -> token
@@ -60,7 +60,7 @@ class RepoLocks:
         self._shared: set[tuple[str, str]] = set()
 
     async def acquire(self, agent: str, names: Sequence[str], *, is_shared: bool) -> None:
-        """Acquire locks for an agent, all or none; raises what the relay answers."""
+        """Acquire locks for an agent, all or none; raises the relay's refusal."""
         locks = self._find_locks()
         fresh: list[str] = []
         try:
@@ -93,7 +93,7 @@ class RepoLocks:
                 continue
             try:
                 await self._renew_one(row, row.lock)
-            except PosthouseError as failure:  # the relay is away, or the lock went to another host meanwhile
+            except PosthouseError as failure:  # the relay is unreachable, or the lock went to another host meanwhile
                 log.warning("reservation_not_locked", lock=row.lock, code=failure.code, reason=str(failure))
 
     async def _renew_one(self, row: Reservation, name: str) -> None:

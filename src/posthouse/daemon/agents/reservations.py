@@ -1,9 +1,9 @@
 """Reserved paths: which agent works on which files, so that no two agents edit the same ones.
 
-A reservation holds a real path and everything below it, exclusive or shared, until its time is over, it is released,
-or the program of its agent has been gone for five minutes. One transaction decides a request: all of its paths are
-granted, or none is and the refusal names the holder. An agent never conflicts with itself; what it reserves again
-replaces what it had. Reservations bind agents that ask: nothing here keeps a process from writing a file.
+A reservation holds a real path and everything below it, exclusive or shared, until its time is over, it is released, or
+the program of its agent has been gone for five minutes. One transaction decides a request: all of its paths are
+granted, or none is and the refusal names the holder. An agent never conflicts with itself; reserving a path again
+replaces its reservation. Reservations bind agents that ask: nothing here keeps a process from writing a file.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Reservations:
 
     @property
     def active(self) -> list[Reservation]:
-        """The reservations that hold now, by path."""
+        """The active reservations, by path."""
         return [row for row in self._rows if row.left_s(self._clock) > 0]
 
     def conflict(self, path: str, agent: str) -> Reservation | None:
@@ -186,7 +186,7 @@ class Reservations:
         await self._end([row for row in self.active if self._is_gone(row.agent)], "program_gone")
 
     def _is_gone(self, agent: str) -> bool:
-        """Return True if an agent is retired, or its program has been gone for too long; a person has none."""
+        """Return True if an agent is retired, or its program has been gone for too long; a person has no program."""
         found = self._agents.agents.get(agent)
         if found is not None and found.is_retired:
             return True
@@ -211,7 +211,7 @@ def _read(db: apsw.Connection) -> list[Reservation]:
 def _grant(
     tx: JournalTransaction, rows: Sequence[Reservation], clock: Clock
 ) -> tuple[list[Reservation], list[Reservation]]:
-    """Insert rows, or raise why not; return all reservations, and those of the agent that these replace."""
+    """Insert rows, or raise the conflict; return all reservations, and those of the agent that these replace."""
     known = [row for row in _read(tx.db) if row.left_s(clock) > 0]
     for row in rows:
         held = find_conflict(row.path, row.agent, is_shared=bool(row.is_shared), reservations=known)

@@ -17,7 +17,7 @@ from posthouse.model.subjects import matches
 
 
 class Subscriptions:
-    """Who follows what in one mesh."""
+    """The topics that each agent follows in one mesh."""
 
     def __init__(self, agents: AgentRegistry, mesh: str) -> None:
         self._agents = agents
@@ -47,13 +47,13 @@ class Subscriptions:
         return sorted(found)
 
     async def add(self, agent: str, patterns: Iterable[str]) -> None:
-        """Let an agent follow patterns."""
+        """Add patterns that an agent follows."""
         rows = [(self._mesh, agent, pattern) for pattern in patterns]
         await self._agents.store.writer.run(lambda tx: _write(tx, SQL.follow, rows))
         self._rows |= {(agent, pattern) for _mesh, agent, pattern in rows}
 
     async def remove(self, agent: str, pattern: str) -> None:
-        """Let an agent no longer follow a pattern."""
+        """Remove a pattern that an agent follows."""
         rows = [(self._mesh, agent, pattern)]
         await self._agents.store.writer.run(lambda tx: _write(tx, SQL.unfollow, rows))
         self._rows -= {(agent, pattern)}

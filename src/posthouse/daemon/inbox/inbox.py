@@ -47,7 +47,7 @@ _MAX_ANSWERS = 100  # of one page
 
 
 def sender_ref(node: str, agent: str) -> str:
-    """Return the text that tells agents of one node apart: replies among them are returns only to the right one."""
+    """Return the text that identifies an agent of a node: a reply among them is a return only to the right one."""
     return f"{node}/{agent}" if agent else node
 
 
@@ -106,7 +106,7 @@ class Inbox:
         return found
 
     async def items(self, wanted: InboxFilter) -> list[InboxItem]:
-        """Return the messages that a reader asks for."""
+        """Return the messages that a filter selects."""
         if wanted.search is not None:
             await self.index()
         if wanted.is_unread:
@@ -159,7 +159,7 @@ class Inbox:
         return await self.store.pool.run(lambda db: dict(db.execute(SQL.unread_counts)))
 
     async def oldest_unread_ns(self) -> dict[str, int]:
-        """Return when the oldest unread message came, by agent; agents without unread mail are absent."""
+        """Return when the oldest unread message arrived, by agent; agents without unread mail are absent."""
         await self.requests.close_late()
         return await self.store.pool.run(lambda db: dict(db.execute(SQL.oldest_unread)))
 
@@ -174,7 +174,7 @@ class Inbox:
         await self.store.writer.run(lambda tx: tx.db.execute(SQL.rename_agent, (to, name)).fetchall())
 
     async def mark_all_seen(self, wanted: InboxFilter) -> int:
-        """Mark every message that a filter selects and that is in the inbox now; return how many were unread."""
+        """Mark as read every message in the inbox now that a filter selects; return how many were unread."""
         newest = await self.newest_position()
         before = newest + 1 if wanted.before is None else min(wanted.before, newest + 1)
         wanted = wanted._replace(before=before, is_unread=True, is_newest_first=False, limit=_SWEEP_ROWS)

@@ -1,4 +1,4 @@
-"""Messages of the inbox as values: what is stored, and what a reader gets of it.
+"""Messages of the inbox as values: what is stored, and what a reader sees.
 
 The names in `to_api` are a contract of the local API. If you change one: 1. DaemonClient, 2. docs/reference.
 """
@@ -96,7 +96,7 @@ class InboxItem(NamedTuple):
         return not self.is_failure and self.undecryptable is None
 
     def is_stale(self, now_ns: int) -> bool:
-        """Return True after the time until which its sender says that the message counts."""
+        """Return True after the time until which its sender says that the message is valid."""
         return self.valid_until_ns is not None and now_ns >= self.valid_until_ns
 
     def is_withheld(self, now_ns: int) -> bool:

@@ -1,7 +1,7 @@
 """What each agent has read: its marks on messages, and the receipts that senders of direct messages get.
 
-A message is handed over when the program marks it as read, opens it, or says that it has it; a preview hands nothing
-over, and neither does a stale message, whose text is withheld until its reader confirms. The first time counts. Mail of
+A message is handed over when the program marks it as read, opens it, or says that it has it. A preview does not count,
+and neither does a stale message, whose text is withheld until its reader confirms. Only the first time counts. Mail of
 the default inbox has no receipts: a person reads it.
 """
 
@@ -21,7 +21,7 @@ SQL = Statements("posthouse.daemon.inbox", "read_state.sql")
 
 
 class Handed(NamedTuple):
-    """A message that was handed to an agent's program, and whose sender was not told yet."""
+    """A message that was handed to an agent's program and whose receipt is not sent yet."""
 
     position: int
     agent: str
@@ -81,12 +81,12 @@ def traceparent_of(db: apsw.Connection, message_id: str) -> str | None:
 
 
 def waiting_receipts(db: apsw.Connection, after: int, limit: int) -> list[Handed]:
-    """Return messages whose senders were not told yet, in the order of the inbox."""
+    """Return messages whose receipts are not sent yet, in the order of the inbox."""
     return [Handed(*row) for row in db.execute(SQL.waiting, (after, limit))]
 
 
 def mark_sent(tx: JournalTransaction, receipts: Sequence[Handed]) -> None:
-    """Record that senders were told."""
+    """Record that receipts were sent."""
     tx.db.executemany(SQL.mark_sent, [(each.position, each.agent) for each in receipts]).fetchall()
 
 

@@ -1,8 +1,8 @@
 """Requests in an inbox: messages whose senders wait for an answer until a deadline.
 
-A request that is unread at its deadline is no work any more: its row is closed like that of a replaced message, so no
-list of unread mail, count or hook shows it. The message itself stays readable. Rows are closed when unread mail is
-next asked for; no timer runs.
+A request that is unread at its deadline is no longer work: its row is closed like that of a replaced message, so no
+list of unread mail, count or hook shows it. The message itself stays readable. Rows are closed when unread mail is next
+read; there is no timer.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Only the same agent of the same node replaces a message, whatever the meta says. Rows of agents that have not read the
 earlier message are closed: no list of unread mail, count or hook shows them. An agent that has read it keeps it and
-gets the later message as mail. A withdrawal has nothing else to say, so only these agents get it. The order in which
+gets the later message as mail. A withdrawal has no other content, so only these agents get it. The order in which
 the two arrive makes no difference.
 """
 
@@ -18,7 +18,7 @@ SQL = Statements("posthouse.daemon.inbox", "replacing.sql")
 
 
 class StoredMessage(NamedTuple):
-    """What replacing needs of a message that was just stored."""
+    """The fields of a newly stored message that replacing uses."""
 
     position: int
     id: str
@@ -29,7 +29,7 @@ class StoredMessage(NamedTuple):
 
 
 def replace_messages(tx: JournalTransaction, stored: StoredMessage, said: Freshness) -> tuple[str, ...]:
-    """Apply what a stored message replaces, and what has replaced it; return the agents that get it as mail."""
+    """Close the message that a stored one replaces, or the stored one if it was replaced; return who gets it."""
     agents = stored.agents
     if said.withdraws is not None:
         agents = _withdraw(tx, stored, said.withdraws)

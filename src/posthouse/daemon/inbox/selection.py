@@ -1,4 +1,4 @@
-"""Which messages of an inbox a reader asks for: position, time, sender, topic, words; and the full-text index.
+"""Selecting messages of an inbox by position, time, sender, topic or words; and the full-text index.
 
 Unread mail is given oldest first, so a reader that marks what it has read always gets the next messages. A page is
 selected by position, never by offset: messages that arrive meanwhile shift nothing. The full-text index is filled in
@@ -26,7 +26,7 @@ _TERM = re.compile(r'"([^"]*)"(\*?)|([^\s"]+)')
 
 
 class InboxFilter(NamedTuple):
-    """Which messages a reader of the inbox asks for; all conditions must hold."""
+    """Which messages of an inbox to select; all conditions must hold."""
 
     #: only messages after this position
     after: int = 0

@@ -105,13 +105,13 @@ async def rename_agent(call: LocalCall) -> HttpResponse:
 
 
 async def retire_agent(call: LocalCall) -> HttpResponse:
-    """Let an agent take no more mail."""
+    """Stop an agent from receiving mail."""
     body = await call.body(RetireBody)
     return json_response((await call.context.agents.retire(body.name, body.reason)).to_api())
 
 
 async def pause_agents(call: LocalCall) -> HttpResponse:
-    """Let the mail of agents wait until a time: nothing wakes them, and senders see the state."""
+    """Hold the mail of agents until a time: nothing wakes them, and senders see the state."""
     body = await call.body(PauseBody)
     names = _named(call, body)
     set_by = "person" if call.agent == DEFAULT_INBOX else call.agent

@@ -1,4 +1,4 @@
-"""GET /v1/history, /v1/threads and /v1/traffic: what was said, by whom, to whom.
+"""GET /v1/history, /v1/threads and /v1/traffic: messages, threads, and who exchanged how many messages with whom.
 
 History is the messages of a topic, or between the caller and a member or agent, newest first.
 
@@ -68,7 +68,7 @@ async def list_threads(call: LocalCall) -> HttpResponse:
 
 
 async def show_traffic(call: LocalCall) -> HttpResponse:
-    """Return how many messages agents of this host exchanged with whom since a time."""
+    """Return how many messages agents of this host exchanged, and with whom, since a time."""
     arguments, node = call.arguments(TrafficQuery), call.mesh
     now_ns = call.context.clock.wall_ns()
     since_ns = now_ns - HOUR_NS if arguments.since is None else parse_utc(arguments.since)

@@ -1,6 +1,6 @@
 """Routes that wake agents and run commands: POST /v1/hooks/{program}/{event} for hooks of coding agents,
-/v1/agents/on-mail, /v1/event-hooks for hooks of the user, and the MCP connection of a program, which its waiter ends
-with.
+/v1/agents/on-mail, /v1/event-hooks for hooks of the user, and the MCP connection of a program, with which its waiter
+ends.
 
 The body of a hook is the JSON that the program gives it; the answer is what the hook prints, with its exit code in
 the header Posthouse-Exit. `posthouse hook` is the only client, and it is silent about refusals.
@@ -17,7 +17,7 @@ from posthouse.daemon.agents.reservations import real_path
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.request_fields import AgentName, form
 from posthouse.daemon.wake import programs
-from posthouse.daemon.wake.commands import COMMAND_MAX_CHARS
+from posthouse.daemon.wake.mail_commands import COMMAND_MAX_CHARS
 from posthouse.daemon.wake.sessions import InboxSocket, Session, find_program
 from posthouse.daemon.wake.waker import Announced
 from posthouse.http.response import HttpResponse, json_response, to_aiohttp
@@ -67,7 +67,7 @@ async def run_hook(call: LocalCall) -> HttpResponse:
 
 
 def _note_inbox(call: LocalCall, session: Session, given: programs.HookInput) -> None:
-    """Keep where the session takes messages; its token stays in memory."""
+    """Keep the session's inbox socket; its token stays in memory."""
     path, token = (call.request.headers.get(name, "") for name in (INBOX_HEADER, INBOX_TOKEN_HEADER))
     if path.startswith("/"):
         session.inbox = InboxSocket(path, token)

@@ -35,7 +35,7 @@ DEFAULT_LIMIT = 100
 MAX_LIMIT = 1_000
 MAX_WAIT_S = 600.0
 MAX_SEEN = 1_000
-_HELD_MIN_S = 0.05  # between looks at a pause that is about to end
+_HELD_MIN_S = 0.05  # between checks of a pause that is about to end
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT")  # how a time begins; ids of messages have no hyphen
 
 Search = Annotated[
@@ -118,10 +118,10 @@ async def list_inbox(call: LocalCall) -> HttpResponse:
 
     async def find() -> list[InboxItem]:
         current = await _with_thread(call, wanted, arguments.thread)
-        # a reader with a mark is woken by its mail; any other request reads what there is
+        # a reader with a mark is woken by its mail; any other request reads what is there
         return await (_matching_items(current) if mark is None else _wakeful_items(call, current))
 
-    # before the first look: what comes later is after it
+    # before the first read: later messages are after it
     ends = {node.mesh: 0 if is_newest_first else await node.inbox.newest_position() for node in wanted}
     items = await find()
     if not items and arguments.wait_s:
@@ -152,7 +152,7 @@ async def _reached(call: LocalCall, node: MeshNode, mark: str | None) -> int:
 
 
 async def move_mark(call: LocalCall) -> HttpResponse:
-    """Move a reader's mark behind messages that it has; a mark never moves back."""
+    """Move a reader's mark past messages that it has; a mark never moves back."""
     body = await call.body(MarkBody)
     newest: dict[MeshNode, int] = {}
     for each in body.ids:
@@ -400,7 +400,7 @@ def _is_unsent(event: DaemonEvent, call: LocalCall, agent: str | None, sent: Map
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:
-    """Write to a client; end the stream of one that does not read, so that it does not keep its place."""
+    """Write to a client; end the stream of one that does not read, so that it frees its slot."""
     try:
         async with asyncio.timeout(_WRITE_S):
             await response.write(data)

@@ -1,8 +1,8 @@
 """Reading over several meshes: find a message in any of them, and merge their messages by time.
 
 A request that names a mesh reads that one alone. The next page over several meshes begins at a position in each of
-them, so a clock that was set back neither hides a message nor shows it twice. A request that names one message gets the
-other meshes from its time on, and what came in the same nanosecond.
+them, so a clock that was set back neither hides a message nor shows it twice. A request that names one message gets
+messages of the other meshes from that message's time on, the same nanosecond included.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def next_page(
 ) -> str | None:
     """Return where the page after the first `limit` items begins, None if these are all.
 
-    `without_items` has the position at which each mesh goes on if none of the items is from it.
+    `without_items` has the position at which each mesh continues if none of the items is from it.
     """
     if len(items) <= limit:
         return None
@@ -159,7 +159,7 @@ async def _sent_id(call: LocalCall, key: str) -> str | None:
 
 
 async def resolve_in_meshes(call: LocalCall, name: str | None) -> dict[MeshNode, Recipient | None]:
-    """Return what a name means in each mesh that knows it, or None everywhere without a name.
+    """Return what a name resolves to in each mesh that knows it, or None for every mesh without a name.
 
     Raises the refusal of the first mesh if none knows it.
     """

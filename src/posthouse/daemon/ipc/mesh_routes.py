@@ -57,7 +57,7 @@ async def show_message(call: LocalCall) -> HttpResponse:
 
 
 async def _shown_state(node: MeshNode, row: OutboxRow, relay: Any) -> dict[str, Any]:
-    """Return how far a message of this host has come, and if its recipient sends receipts."""
+    """Return how far a message of this host has got, and if its recipient sends receipts."""
     answered_ns = await node.inbox.store.pool.run(lambda db: answered_at_ns(db, row.message_id))
     delivery = relay["deliveries"][0] if relay and len(relay["deliveries"]) == 1 else {}
     state = shown_state(row.state, delivery.get("state"), delivery.get("receipt"), is_answered=answered_ns is not None)
@@ -79,7 +79,7 @@ async def _outbox_row(call: LocalCall) -> tuple[MeshNode, dict[str, Any], Outbox
 
 
 async def _relay_states(nodes: Sequence[MeshNode], message_id: str) -> tuple[Any, PosthouseError | None]:
-    """Return what the first relay that knows a message says of it, or why none does."""
+    """Return the states that the first relay with the message reports, or why there are none."""
     refusal: PosthouseError | None = None
     for node in nodes:
         try:
@@ -133,7 +133,7 @@ async def list_peers(call: LocalCall) -> HttpResponse:
 
 
 async def update_profile(call: LocalCall) -> HttpResponse:
-    """Change the profile of this host, or of the agent that asks; fields that are not given stay."""
+    """Change the profile of this host, or of the calling agent; fields that are not given stay."""
     body = await call.body(ProfileBody)
     mesh = call.mesh
     if not call.agent:
@@ -147,7 +147,7 @@ async def update_profile(call: LocalCall) -> HttpResponse:
 
 
 def _agents(call: LocalCall, node: str, entry: Any) -> list[dict[str, Any]]:
-    """Return the agents of a host that take mail; those of this host are known without the relay."""
+    """Return the agents of a host that accept mail; those of this host are known without the relay."""
     mesh = call.mesh
     if node == mesh.key.node:
         agents = call.context.agents
@@ -184,7 +184,7 @@ async def create_topic(call: LocalCall) -> HttpResponse:
 
 
 async def subscribe_topic(call: LocalCall) -> HttpResponse:
-    """Let the agent that asks, or the default inbox, follow the topics that match a pattern."""
+    """Let the calling agent, or the default inbox, follow the topics that match a pattern."""
     pattern = await _read_pattern(call)
     await call.mesh.registrar.subscribe(call.active_agent, pattern)
     return json_response({"topic": pattern, "subscribed": True})
@@ -198,7 +198,7 @@ async def unsubscribe_topic(call: LocalCall) -> HttpResponse:
 
 
 async def list_topics(call: LocalCall) -> HttpResponse:
-    """List the topics and the subscriptions of the agent that asks; without a connection, only cached topics."""
+    """List the topics and the subscriptions of the calling agent; without a connection, only cached topics."""
     mesh = call.mesh
     try:
         client = mesh.uplink.client

@@ -63,7 +63,7 @@ async def _accept_message(call: LocalCall, request: SendRequest) -> HttpResponse
 async def _with_transcript_usage(call: LocalCall, request: SendRequest, key: str | None) -> AsyncIterator[SendRequest]:
     """Add what the agent's program has used since its last message, if the message reports no usage of its own.
 
-    A repeated request reports what it did the first time, or it would look like another message.
+    A repeated request reports the same usage as the first time; otherwise it would look like another message.
     """
     agent, meta = call.active_agent, request.meta or {}
     known = key if key is not None else request.client_message_id
@@ -85,7 +85,7 @@ async def _with_transcript_usage(call: LocalCall, request: SendRequest, key: str
 
 
 async def _about_recipient(call: LocalCall, to: str) -> dict[str, Any]:
-    """Return what the answer to an accepted message says about a paused agent or an unknown topic."""
+    """Return the fields of the answer about a paused agent or an unknown topic."""
     if to.startswith(TOPIC_MARK):
         is_known = to.removeprefix(TOPIC_MARK) in call.mesh.roster.topics
         return {} if is_known else {"topic_unverified": True}

@@ -1,6 +1,6 @@
 """GET /v1/answers/{id}: the answers to a request that this host has sent, as they come.
 
-A program sends a request with POST /v1/send and then asks here until the request is over: a final answer, a refusal of
+A program sends a request with POST /v1/send and then polls here until the request is over: a final answer, a refusal of
 the responder, or the deadline. Answers that are returned count as read. Asking again from an earlier position returns
 them again, so a lost response loses no answer.
 """
@@ -28,7 +28,7 @@ from posthouse.model.outbox_rules import OutboxStatus
 from posthouse.model.request import AnswerState, message_meta, read_answer_state, read_request
 
 MAX_WAIT_S = 600.0
-_LOOK_S = 1.0  # between looks at the outbox while no answer comes: a refused request ends the wait
+_LOOK_S = 1.0  # between checks of the outbox while no answer comes: a refused request ends the wait
 
 
 class AnswersQuery(msgspec.Struct, forbid_unknown_fields=True):

@@ -31,7 +31,7 @@ Paths = Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=PATH
 class ReserveBody(msgspec.Struct, forbid_unknown_fields=True):
     """Paths to reserve, all or none."""
 
-    #: absolute paths of files or directories; a directory stands for everything below it
+    #: absolute paths of files or directories; a directory includes everything below it
     paths: Paths
     #: how long, in seconds
     for_s: Annotated[float, msgspec.Meta(gt=0, le=FOR_MAX_S)] = 1_800
@@ -65,7 +65,7 @@ async def reserve_paths(call: LocalCall) -> HttpResponse:
     body, context, agent = await call.body(ReserveBody), call.context, call.agent
     paths = await asyncio.to_thread(_real_paths, body.paths)
     is_shared = body.mode == "shared"
-    for path in paths:  # before the relay is asked
+    for path in paths:  # before calling the relay
         held = find_conflict(path, agent, is_shared=is_shared, reservations=context.reservations.active)
         if held is not None:
             raise conflict_error(path, held, context.clock)
@@ -81,7 +81,7 @@ async def reserve_paths(call: LocalCall) -> HttpResponse:
 
 
 async def list_reservations(call: LocalCall) -> HttpResponse:
-    """Return the reservations that hold now; with a path, only what keeps this agent from it."""
+    """Return the active reservations; with a path, only those that keep this agent from it."""
     arguments, context, agent = call.arguments(ReservationsQuery), call.context, call.agent
     rows = context.reservations.active
     if arguments.path is not None:

@@ -14,7 +14,7 @@ from posthouse.client.daemon.local_api import Agent, InboxItem, MeshState, Outbo
 
 
 class LocalError(msgspec.Struct):
-    """Why a request was refused; the fields of the case stand beside these."""
+    """Why a request was refused; the fields of the case are next to these."""
 
     #: code of the error, as in docs/reference/errors.md
     error: str
@@ -54,7 +54,7 @@ class Withdrawn(msgspec.Struct):
     """The message that was taken back."""
 
     message_id: str
-    #: dropped: it had not left this host; withdrawing: its readers are told
+    #: dropped: it had not left this host; withdrawing: its readers are notified
     state: str
 
 
@@ -75,9 +75,9 @@ class MessageState(msgspec.Struct):
 
     outbox: OutboxRow | None
     relay: dict[str, Any] | None
-    #: code of the error if the relay could not be asked
+    #: code of the error if the relay could not be reached
     relay_error: str | None
-    #: how far a message of this host has come; absent for messages of others, as the next two
+    #: how far a message of this host has got; absent for messages of others, as are the next two
     state: str | None = None
     answered_at: str | None = None
     has_receipts: bool | None = None

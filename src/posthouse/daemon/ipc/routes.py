@@ -90,7 +90,7 @@ class MeshBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def add_mesh(call: LocalCall) -> HttpResponse:
-    """Serve one more mesh, or try again one that has failed."""
+    """Serve another mesh, or retry one that has failed."""
     body = await call.body(MeshBody)
     await call.context.meshes.add(body.mesh, body.relay)
     return json_response(await read_health(call))
@@ -108,7 +108,7 @@ class KeyBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def rotate_key(call: LocalCall) -> HttpResponse:
-    """Let a new key take the place of this host's key in a mesh."""
+    """Replace this host's key in a mesh with a new one."""
     await call.body(KeyBody)  # it may name the mesh
     meshes = call.context.meshes
     change = await meshes.rotate_key(call.named_mesh)

@@ -38,7 +38,7 @@ CHAIN_MAX = 1_000  # rows shown of one chain of requeues
 
 
 class OutboxFilter(NamedTuple):
-    """Which rows a reader of the outbox asks for; all conditions must hold."""
+    """Which rows of an outbox to select; all conditions must hold."""
 
     #: only rows after this position
     after: int = 0
@@ -122,7 +122,7 @@ class Outbox:
         return await self.store.writer.run(work, is_short=len(outcomes) == 1)
 
     async def expire(self, before_ns: int) -> list[tuple[str, str]]:
-        """Give up some pending rows queued before a time; return their ids, none once there are none left."""
+        """Give up some pending rows queued before a time; return their ids, an empty list once none are left."""
         return await self.store.writer.run(lambda tx: transitions.expire_rows(tx, before_ns, self._mesh))
 
     async def strip_done(self, before_ns: int) -> int:
@@ -137,7 +137,7 @@ class Outbox:
         )
 
     async def own_posts(self, before_seq: int | None, limit: int) -> list[OwnPost]:
-        """Return topic posts that the host's other agents have not got, by their seq at the relay."""
+        """Return topic posts that the host's other agents have not received, by their seq at the relay."""
         bound = SAFE_INTEGER_MAX if before_seq is None else before_seq
         return await self.store.pool.run(
             lambda db: [OwnPost(*row) for row in db.execute(SQL.own_posts, (bound, limit))]
@@ -160,12 +160,12 @@ class Outbox:
         return await self.store.writer.run(lambda tx: transitions.add_sent_rows(tx, sent, self._mesh))
 
     async def without_outcome(self, limit: int) -> list[str]:
-        """Return the newest direct messages that the relay has and no recipient is known to have read or rejected."""
+        """Return the newest direct messages at the relay that no recipient is known to have read or rejected."""
         rows: Any = await self.store.pool.run(lambda db: db.execute(SQL.without_outcome, (limit,)).fetchall())
         return [message_id for (message_id,) in rows]
 
     async def note_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        """Store what became of messages at their recipients."""
+        """Store the outcomes of messages at their recipients."""
         await self.store.writer.run(lambda tx: transitions.note_outcomes(tx, outcomes, self._mesh))
 
     # operator actions
@@ -216,7 +216,7 @@ class Outbox:
         return found if isinstance(found, bytes) else None
 
     async def rows(self, wanted: OutboxFilter) -> list[OutboxRow]:
-        """Return the rows that a reader asks for."""
+        """Return the rows that a filter selects."""
         return await self.store.pool.run(lambda db: list_rows(db, wanted))
 
     async def newest_position(self) -> int:

@@ -64,7 +64,7 @@ class OwnPost(NamedTuple):
     position: int
     history_id: int
     event: bytes
-    #: id that the relay knows it by
+    #: its id at the relay
     message_id: str
 
 
@@ -104,7 +104,7 @@ class OutboxRow(NamedTuple):
 
     @property
     def state(self) -> MessageState:
-        """What is known on this host of a message's way."""
+        """How far the message has got, to this host's knowledge."""
         return known_state(self.status, self.confirmed_at_ns, self.read_at_ns, self.rejected_at_ns, self.not_queued)
 
     def to_api(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class OutboxRow(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a message at its recipient."""
+    """The outcome of a message at its recipient."""
 
     message_id: str
     #: confirmed, read or rejected
@@ -161,7 +161,7 @@ def _format_time(at_ns: int | None) -> str | None:
 
 
 class Sent(NamedTuple):
-    """The relay has taken a row."""
+    """The relay has accepted a row."""
 
     row: Claimed
     broker_message_id: str

@@ -9,7 +9,7 @@
 Each function is the work of one transaction and appends its journal records in it. Two requests with one
 client_message_id never both insert, because the writer runs them one after the other; a refusal writes nothing. A
 row is settled only from the state in which it is expected, so an operator's abort between two steps is kept. Capacity
-is checked only for an insert: a retry of an accepted message is answered however full the disk is. An aborted row
+is checked only for an insert: a retry of an accepted message is answered even on a full disk. An aborted row
 keeps its client_message_id and names its successor.
 """
 
@@ -54,7 +54,7 @@ _BY_CLIENT_ID, _INSERT, _STATE, _ADD_STATE = SQL.by_client_id, SQL.insert_row, S
 
 
 def note_outcomes(tx: JournalTransaction, outcomes: Sequence[Outcome], mesh: str) -> None:
-    """Store what became of messages; the first receipt of a message counts."""
+    """Store the outcomes of messages; only the first receipt of a message counts."""
     statements = {"confirmed": SQL.note_confirmed, "read": SQL.note_read, "rejected": SQL.note_rejected}
     for outcome in outcomes:
         tx.db.execute(statements[outcome.state], outcome._asdict())
@@ -80,7 +80,7 @@ class _ExistingRow(NamedTuple):
     event_id: str
 
     def view(self) -> OutboxView:
-        """Return what the accept table decides on."""
+        """Return the fields that the accept table uses."""
         status = OutboxStatus(self.status)
         return OutboxView(status, self.request_fingerprint, self.broker_message_id, self.history_id, self.last_error)
 
@@ -124,7 +124,7 @@ def _insert_row(
 
 
 def _local_fields(row: NewRow) -> dict[str, Any]:
-    """Return what only this journal knows of a message to an agent of this host: that there was one, and its usage."""
+    """Return the fields that only this journal has of a message within this host: that it was local, and its usage."""
     if b'"pubkey":"%b"' % row.destination.encode() not in row.event:  # decoding every event would cost more
         return {}
     meta = read_message(decode_event(row.event)).meta

@@ -1,1 +1,1 @@
-"""How agents learn of their mail: announcements to hooks, waiters, commands."""
+"""How agents learn of new mail: announcements to hooks, waiters and commands."""

@@ -1,9 +1,10 @@
 """Announcing mail: which messages wait for an agent, and the claim that announces each message once.
 
-Every hook, waiter and command of an agent claims before it speaks; the claim is a transaction of the inbox, so of two
-that ask at the same time one is told of a message and the other is not. A claim is settled when its caller has spoken.
-One that is never settled counts for nothing, whether its caller failed, was killed, or went down with the daemon: the
-next claim of the agent has its messages again. Announcing is not reading, and it does not move the mark of `wait`.
+Every hook, waiter and command of an agent claims messages before it announces them. The claim is a transaction of the
+inbox, so of two callers at the same time only one announces a message. A claim is settled once its caller has
+announced. A claim that is never settled has no effect, whether its caller failed, was killed, or went down with the
+daemon: the next claim of the agent includes its messages again. Announcing is not reading, and it does not move the
+mark of `wait`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Announcer:
         self._inboxes = inboxes
         self._pauses = pauses
         self._name_of = name_of
-        #: ids of the claims whose callers still speak; those of an earlier daemon are not among them
+        #: ids of the claims whose callers have not finished; those of an earlier daemon are not among them
         self._open: set[str] = set()
 
     def is_releasing(self, agent: str) -> bool:
@@ -83,7 +84,7 @@ class Announcer:
         return await self._claim(agent, SQL.unread)
 
     async def settle(self, claim: Claim) -> None:
-        """Note that the agent's program has heard of the messages of a claim."""
+        """Note that the messages of a claim were announced to the agent's program."""
         await self._end(claim, SQL.settle)
 
     async def release(self, claim: Claim) -> None:
@@ -91,7 +92,7 @@ class Announcer:
         await self._end(claim, SQL.release)
 
     def abandon(self, claim: Claim) -> None:
-        """Leave a claim to the next one of its agent, which undoes it: for callers that can write no more."""
+        """Leave a claim to be undone by the agent's next claim: for callers that can no longer write."""
         self._open.discard(claim.id)
 
     async def _end(self, claim: Claim, statement: str) -> None:
@@ -102,7 +103,7 @@ class Announcer:
             self._open.discard(claim.id)
 
     async def _release_abandoned(self, agent: str) -> None:
-        """Undo the claims of an agent that no caller holds any more."""
+        """Undo the claims of an agent that no caller holds any longer."""
         for inbox in self._inboxes():
             found = await inbox.store.pool.run(lambda db: [str(row[0]) for row in db.execute(SQL.claims, (agent,))])
             abandoned = [claim for claim in found if claim not in self._open]

@@ -57,7 +57,7 @@ Wake = Command | InboxMessage
 
 
 def codex_queue(session: Session, clock: Clock, text: str, root: Path = Path("/proc")) -> Command | None:
-    """Return the command that queues a prompt for an idle Codex; None if the session is none, or is in a turn."""
+    """Return the command that queues a prompt for an idle Codex; None if it is no Codex session, or is in a turn."""
     is_idle = session.event == TURN_END and not session.is_busy(clock)
     if session.program != "codex" or not session.session_id or not is_idle:
         return None
@@ -79,7 +79,7 @@ def uses_inbox(session: Session) -> bool:
 
 
 def claude_inbox(session: Session, clock: Clock, text: str) -> InboxMessage | None:
-    """Return the message that wakes a Claude Code session; None if its hooks were heard of just now or wake it."""
+    """Return the message that wakes a Claude Code session; None if a hook ran just now or its waiter wakes it."""
     if session.inbox is None or not uses_inbox(session) or session.quiet_in_s(clock) > 0:
         return None
     return InboxMessage("claude_inbox", session.inbox, text)

@@ -1,8 +1,8 @@
-"""Events that a hook of the user could not handle: they are parked, tried again ever more rarely, and never skipped.
+"""Events that a user's hook failed to handle: they are parked, retried with growing delays, and never skipped.
 
-A parked event has what its command is told, so it needs no journal. It leaves the table when its command succeeds,
-when a person drops it, or with its hook. A hook parks at most PARKED_MAX events; then it stops at its cursor until
-there is room, because a command that fails for so many events is broken itself.
+A parked event keeps the environment of its command, so it does not need the journal. It leaves the table when its
+command succeeds, when a person drops it, or with its hook. A hook parks at most PARKED_MAX events; then it stops at its
+cursor until there is room, because a command that fails for so many events is broken itself.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ParkedEvent(NamedTuple):
     next_at_ns: int
 
     @property
-    def told(self) -> Mapping[str, str]:
-        """What the command is told."""
+    def command_environment(self) -> Mapping[str, str]:
+        """The environment of the command."""
         return msgspec.json.decode(self.environment, type=dict[str, str])
 
     def to_api(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class ParkedEvent(NamedTuple):
         return {
             "hook": self.hook,
             "event_id": self.event_id,
-            "event": self.told["POSTHOUSE_EVENT"],
+            "event": self.command_environment["POSTHOUSE_EVENT"],
             "mesh": self.mesh,
             "ref": self.ref,
             "attempts": self.attempts,
@@ -59,7 +59,7 @@ class ParkedEvent(NamedTuple):
 
 
 def retry_s(attempts: int, first: int) -> int:
-    """Return the seconds until the next attempt, after `attempts` of which the `first` ones came at once."""
+    """Return the seconds until the next attempt, after `attempts` of which the `first` ones were immediate."""
     return int(min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(attempts - first, 10)))
 
 
@@ -118,17 +118,17 @@ class ParkedEvents:
         await self._change(SQL.remove, (event.hook, event.event_id))
 
     async def retry(self, hook: str) -> None:
-        """Let every parked event of a hook have its next attempt now."""
+        """Schedule the next attempt of every parked event of a hook for now."""
         await self._change(SQL.retry_now, (hook,))
 
     async def drop(self, hook: str) -> int:
-        """Give the parked events of a hook up, on behalf of a person; return how many there were."""
+        """Discard the parked events of a hook, on behalf of a person; return how many there were."""
         dropped = await self._store.writer.run(lambda tx: _drop(tx, hook))
         self._counts.pop(hook, None)
         return dropped
 
     async def keep_only(self, hooks: Sequence[str]) -> None:
-        """Forget the events of hooks that are gone."""
+        """Delete the events of hooks that no longer exist."""
         await self._change(SQL.drop_others, (msgspec.json.encode(hooks).decode(),))
 
     async def _change(self, statement: str, given: Mapping[str, Any] | tuple[Any, ...]) -> None:

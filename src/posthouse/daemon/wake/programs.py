@@ -1,4 +1,5 @@
-"""What hooks of coding agents ask and hear: their input, the words of an announcement, and each program's format.
+"""Input and answers of coding agents' hooks: the fields of the input, the text of an announcement, each program's
+format.
 
 Pure. An announcement says who the agent is, how many messages wait, and from whom; it never has the text of a message,
 so that a stranger's words reach a model only when the agent reads its mail. Names of senders and topics are shortened
@@ -27,9 +28,9 @@ _SENDERS_SHOWN = 5
 
 
 class HookInput(msgspec.Struct):
-    """The fields that posthouse uses of a hook's input; every program sends more.
+    """The fields of a hook's input that posthouse uses; every program sends more.
 
-    A field of any type is for some events or programs what it is here for, and something else for others.
+    A field typed Any has the meaning used here only for some events or programs.
     """
 
     session_id: str = ""
@@ -77,7 +78,7 @@ class HookAnswer:
 
     body: bytes = b""
     exit: int = 0
-    #: the agent's name, if the program shall keep it for the commands that it starts
+    #: the agent's name, if the program is to pass it on to the commands that it starts
     agent: str | None = None
 
 

@@ -1,8 +1,8 @@
 """Sessions of coding agents on this host, as their hooks report them: one per process of a program.
 
 A hook runs as a child of its program, so its parent names the session; ids of sessions change with /clear and resume,
-the process does not. A session that no hook reports stays until its process has ended. All of it is in memory: after a
-restart of the daemon the next hook brings a session back, and the registry knows the name of its process.
+the process does not. A session without further hooks stays until its process has ended. Everything is in memory: after
+a restart of the daemon the next hook brings a session back, and the registry knows the name of its process.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ANCESTORS_MAX = 8
 
 
 class InboxSocket(NamedTuple):
-    """Where a Claude Code session takes messages of other sessions, as it tells the processes that it starts."""
+    """The socket on which a Claude Code session takes messages of other sessions; its child processes know it."""
 
     path: str
-    #: proves that a writer knows it from the session
+    #: proves that the writer got the socket from the session
     token: str
 
 
@@ -62,7 +62,7 @@ class Session:
         self._quiet_at_ns = 0
 
     def note(self, event: str, session_id: str, clock: Clock, *, is_turn: bool) -> None:
-        """Take note of a hook; `is_turn` says whether the program is in a turn now."""
+        """Note a hook; `is_turn` says whether the program is in a turn now."""
         self.event, self.at_ns = event, clock.wall_ns()
         self.session_id = session_id or self.session_id
         self._quiet_at_ns = clock.boot_ns() + BUSY_S * SECOND_NS
@@ -75,7 +75,7 @@ class Session:
             self.transcript = Transcript(path)
 
     def quiet_in_s(self, clock: Clock) -> float:
-        """Return the seconds until no hook has run for so long that none is expected; zero if that is now."""
+        """Return the seconds after which, without another hook, the turn counts as over; zero if it does now."""
         return max(0.0, (self._quiet_at_ns - clock.boot_ns()) / SECOND_NS)
 
     def is_busy(self, clock: Clock) -> bool:

@@ -1,9 +1,9 @@
-"""What a coding agent's model used, read from the transcript that its program writes; a message takes it along.
+"""The tokens that a coding agent's model used, read from its program's transcript and reported with its messages.
 
 Claude Code writes a file of JSON lines for each session and names it to its hooks. An answer of the model is several
 lines with one id, each with the usage known so far, so the last line of an id counts. `input_tokens` there leaves out
-what a cache had or got; here it includes both. Counting starts where the file ends when a hook first names it: what
-was before belongs to messages that were sent before. The text of a transcript is neither kept nor logged.
+what a cache had or got; here it includes both. Counting starts where the file ends when a hook first names it: earlier
+usage belongs to messages that were sent before. The text of a transcript is neither kept nor logged.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Transcript:
         self.path = path
         self._offset = self._size()
         self._known: OrderedDict[str, Tokens] = OrderedDict()
-        #: by model, what no message has reported yet
+        #: usage by model that no message has reported yet
         self._unreported: dict[str, Tokens] = {}
 
     def take(self) -> dict[str, Any] | None:

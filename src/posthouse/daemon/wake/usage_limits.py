@@ -1,7 +1,8 @@
 """Usage limits: whether a failed turn of a coding agent hit one, and when its account may be used again.
 
 Pure. Programs name the kind of a failure; the time stands in a sentence for people, whose form changes between
-versions. So a sentence without a time that is known here means LIMIT_S: the program tells of the next failure again.
+versions. So a sentence without a recognized time means LIMIT_S: if that is too short, the program reports the next
+failure.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def resume_at_ns(text: str, now_ns: int) -> int:
-    """Return the time from which on a program may be woken again, by what it says of its limit."""
+    """Return the time from which a program may be woken again, according to its message about the limit."""
     now = datetime.fromtimestamp(now_ns // SECOND_NS, UTC)
     found = _read_time(text, now)
     if found is None or not now < found <= now + timedelta(seconds=_MOST_S):

@@ -1,7 +1,7 @@
 """Hooks of the user: commands that the daemon runs for events, from `[[hook]]` in the settings file.
 
-Events are records of journals, so a hook has a cursor: it gets each event at least once and in order, also those that
-happened while the daemon or the hook was down. The cursor moves after the command has run; a crash between the two
+Events are records of journals, so a hook has a cursor: it gets each event at least once and in order, including those
+that happened while the daemon or the hook was down. The cursor moves after the command has run; a crash between the two
 repeats the command with the same event id. An event whose command fails three times is parked (parked_events) and tried
 again later, while the next event follows: none is skipped. A hook that is new starts with the next event. Commands get
 ids and names, never the text of a message, and a token with which they may read the message of their event.
@@ -37,8 +37,8 @@ SQL = Statements("posthouse.daemon.wake", "user_hooks.sql")
 CONCURRENCY = 8
 ATTEMPTS = 3
 _RETRY_S = (1.0, 10.0)  # between the first attempts
-_LOOK_S = 1.0  # an event that no callback reported
-_LAG_RECORDS = 1_000  # of other types, before the cursor passes them so that they can be pruned
+_LOOK_S = 1.0  # for events that no callback reported
+_LAG_RECORDS = 1_000  # records of other types after which the cursor moves past them, so that they can be pruned
 #: event -> kind of store, and the record that reports it
 RECORDS: dict[str, tuple[str, str]] = {
     "received": ("inbox", "inbox.received"),
@@ -53,7 +53,7 @@ _READING = frozenset({("GET", "/v1/inbox/{id}"), ("GET", "/v1/outbox/{id}"), ("G
 
 
 class Scope(NamedTuple):
-    """What the token of one command opens: the message of its event, and sending."""
+    """What the token of one command permits: reading the message of its event, and sending."""
 
     #: the id that its event is about
     ref: str | None
@@ -104,10 +104,10 @@ class Attempt(NamedTuple):
 
     event_id: str
     mesh: str | None
-    #: what the token of the command opens
+    #: what the token of the command permits
     ref: str | None
-    #: what the command is told
-    told: Mapping[str, str]
+    #: environment of the command
+    command_environment: Mapping[str, str]
     #: 1 for the first
     number: int
 
@@ -136,7 +136,7 @@ class HookEvent(NamedTuple):
         return [each for each in (self.sender_name, self.record.actor) if each] or ("",)
 
     def environment(self, event: str) -> dict[str, str]:
-        """Return what the command is told."""
+        """Return the environment of the command."""
         given = {
             "POSTHOUSE_EVENT": event,
             "POSTHOUSE_EVENT_ID": self.id,
@@ -180,12 +180,12 @@ class UserHooks:
         self.url: str | None = None
 
     def notify(self) -> None:
-        """Let the hooks look for events."""
+        """Let the hooks read new events."""
         for wakeup in self._wakeups.values():
             wakeup.set()
 
     async def prepare(self) -> None:
-        """Give new hooks their cursors: they start with the next event; a hook that is gone loses its cursors."""
+        """Give new hooks their cursors: they start with the next event; the cursors of a removed hook are deleted."""
         names = msgspec.json.encode(list(self._wakeups)).decode()
         await self._home.writer.run(lambda tx: tx.db.execute(SQL.delete_others, (names,)).fetchall())
         await self.parked.keep_only(list(self._wakeups))
@@ -291,25 +291,26 @@ class UserHooks:
             attempt += 1
 
     async def _park(self, hook: UserHook, event: HookEvent, attempts: int, exit_code: int) -> bool:
-        """Put an event aside after its last attempt; return False if the hook has to stay with it."""
+        """Park an event after its last attempt; return False if the hook has no room and must retry it."""
         now_ns = self._home.clock.wall_ns()
-        told = msgspec.json.encode(event.environment(hook.event)).decode()
+        environment = msgspec.json.encode(event.environment(hook.event)).decode()
         next_at_ns = now_ns + retry_s(attempts, ATTEMPTS) * SECOND_NS
         record = event.record
         parked = ParkedEvent(
-            hook.name, event.id, record.mesh, record.ref, told, attempts, exit_code, now_ns, next_at_ns
+            hook.name, event.id, record.mesh, record.ref, environment, attempts, exit_code, now_ns, next_at_ns
         )
         is_parked = await self.parked.park(parked)
         log.warning("hook_failed", hook=hook.name, event_id=event.id, exit=exit_code, is_parked=is_parked)
         return is_parked
 
     async def _retry_parked(self, hook: UserHook) -> None:
-        """Try the parked events of a hook again whenever their time has come."""
+        """Retry the parked events of a hook when they are due."""
         while True:
             try:
                 for event in await self.parked.due(hook.name, CONCURRENCY):
                     exit_code = await self._attempt(
-                        hook, Attempt(event.event_id, event.mesh, event.ref, event.told, event.attempts + 1)
+                        hook,
+                        Attempt(event.event_id, event.mesh, event.ref, event.command_environment, event.attempts + 1),
                     )
                     if exit_code == 0:
                         await self.parked.remove(event)
@@ -324,7 +325,7 @@ class UserHooks:
         async with self._free:
             with self._tokens.issue(given.ref) as token:
                 address = {} if self.url is None else {"POSTHOUSE_URL": self.url}
-                env = {**given.told, **address, "POSTHOUSE_TOKEN": token}
+                env = {**given.command_environment, **address, "POSTHOUSE_TOKEN": token}
                 ended = await run_command((SHELL, "-c", hook.command), env, hook.timeout_s, self._home.clock)
         body = {"event_id": given.event_id, "attempt": given.number, "exit": ended.exit, "ms": ended.ms}
         body |= {"timeout": True} if ended.is_timeout else {}

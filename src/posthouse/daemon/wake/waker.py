@@ -2,7 +2,7 @@
 
 One waiter waits per process of a program; a newer one ends the older. A waiter wakes its program for mail that no hook
 has announced, not while the program is in a turn or the agent is paused, and at most once in 30 seconds per agent.
-Hooks of subagents hear nothing: the mail is the main agent's.
+Hooks of subagents get no announcements: the mail belongs to the main agent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from posthouse.daemon.agents.processes import ProcessRef
 from posthouse.daemon.agents.registry import AgentFields, AgentRegistry
 from posthouse.daemon.wake import programs
 from posthouse.daemon.wake.announcements import NO_CLAIM, Announcer, Claim
-from posthouse.daemon.wake.commands import MailCommands, WakeLimit
+from posthouse.daemon.wake.mail_commands import MailCommands, WakeLimit
 from posthouse.daemon.wake.sessions import Session, Sessions
 from posthouse.daemon.wake.transcripts import Transcript
 from posthouse.daemon.wake.usage_limits import LIMIT_KINDS, resume_at_ns
@@ -28,7 +28,7 @@ from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.clock import Clock
 
 log = structlog.get_logger(__name__)
-#: between looks at the program's process while a waiter waits
+#: between checks of the program's process while a waiter waits
 WATCH_S = 1.0
 _TURN_HAS_ENDED = "Stop"  # the event of Claude Code at which its waiter starts after a turn; a failed turn has another
 #: for a program to connect again, after a restart of its MCP server
@@ -36,7 +36,7 @@ RECONNECT_S = 5.0
 
 
 class Waiting(Protocol):
-    """What a waiter needs of the server that it waits in."""
+    """The part of the server that a waiter uses."""
 
     @property
     def is_stopping(self) -> bool:
@@ -74,7 +74,7 @@ class Waker:
         self._limit = WakeLimit(clock, pauses.held_s)
         self._connections: Counter[ProcessRef | None] = Counter()
         self.sessions = Sessions()
-        #: messages of an agent report what the transcript of its session counts
+        #: messages of an agent report the usage in the transcript of its session
         self.follows_transcripts = False
         self.commands = MailCommands(agents, announcer, self.sessions, self._limit)
         agents.on_change += [self.commands.reload, self._follow_names]
@@ -101,7 +101,7 @@ class Waker:
         return None if found is None or self._agents.agents[found.agent].is_retired else found
 
     def _follow_names(self) -> None:
-        """Let sessions have the names that the registry gives their processes, after an agent was renamed."""
+        """Update the names of sessions from the registry, after an agent was renamed."""
         names = {agent.process: agent.name for agent in self._agents.agents.values() if not agent.is_retired}
         for session in self.sessions:
             session.agent = names.get(session.process, session.agent)
@@ -157,7 +157,7 @@ class Waker:
         return Announced(programs.HookAnswer())
 
     async def on_answered(self, session: Session, claim: Claim, *, is_heard: bool) -> None:
-        """End the claim of an answer that its hook has, or that did not reach it: then its messages are new again."""
+        """End the claim of an answer: settle it if the hook has the answer, else release its messages."""
         if is_heard:
             await self._announcer.settle(claim)
         elif claim.waiting:
@@ -165,7 +165,7 @@ class Waker:
             self.on_mail([session.agent])
 
     def on_mail(self, agents: Iterable[str]) -> None:
-        """Let the waiters and commands of these agents look at their mail."""
+        """Notify the waiters and commands of these agents of new mail."""
         named = {agent for agent in agents if agent != DEFAULT_INBOX}
         for agent in named:
             for session in self.sessions.of_agent(agent):
@@ -204,9 +204,9 @@ class Waker:
         """Pause an agent whose account has hit a limit, until the time that its program names."""
         pause = self._pauses.find(session.agent)
         if str(given.error) not in LIMIT_KINDS or (pause is not None and pause.set_by != HOOK):
-            return  # a pause that a person or the agent has set holds
-        told = f"{given.last_assistant_message or ''}\n{given.error_details or ''}"
-        until_ns = resume_at_ns(told, self._clock.wall_ns())
+            return  # a pause that a person or the agent has set stays
+        message = f"{given.last_assistant_message or ''}\n{given.error_details or ''}"
+        until_ns = resume_at_ns(message, self._clock.wall_ns())
         await self._pauses.pause([session.agent], until_ns, f"usage limit of {session.program}", HOOK)
         log.info("agent_paused", agent=session.agent, error=str(given.error))
 

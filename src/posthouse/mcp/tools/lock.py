@@ -1,4 +1,5 @@
-"""The tools `lock` and `reserve`: locks of the relay, and files that no other agent of this host shall edit.
+"""The tools `lock` and `reserve`: locks of the relay, and reserving files so that no other agent of this host edits
+them.
 
 A lease ends by itself; only its fencing token makes a late write safe. `valid_for_s` counts from before the request
 was sent, so it is never longer than what the relay grants. A reservation ends after its time, with a release, or some

@@ -56,7 +56,7 @@ class ShownMessage(msgspec.Struct, omit_defaults=True):
     origin: str | UnsetType = UNSET
     topic: str | UnsetType = UNSET
     reply_to: str | UnsetType = UNSET
-    #: what to know before acting on it: stale, superseded, newer mail of the sender
+    #: warnings before acting on it: stale, superseded, newer mail of the sender
     notice: str | UnsetType = UNSET
 
 
@@ -84,7 +84,7 @@ def show_age(seconds: float) -> str:
 
 
 class _Source(NamedTuple):
-    """What an answer shows of a message, wherever it comes from."""
+    """The fields of a message that answers show, from whatever source."""
 
     message_id: str
     age_s: float

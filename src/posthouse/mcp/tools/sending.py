@@ -4,7 +4,7 @@
     sent        the relay has it; not every recipient's daemon has stored it
     confirmed   the daemon of every recipient has stored it
     read        the recipient's program was given the full text
-    answered    a reply came
+    answered    a reply arrived
     rejected, dead, aborted, expired   it will not arrive
     not_queued  the queue of a reader of the topic was full; that reader gets it from the topic's history
 
@@ -53,7 +53,7 @@ class SendArguments(msgspec.Struct, forbid_unknown_fields=True):
     message: str
     reply_to: str | UnsetType = UNSET
     idempotency_key: str | UnsetType = UNSET
-    #: seconds to wait for the reply; the message counts no longer than that
+    #: seconds to wait for the reply; the message is valid no longer than that
     wait_s: Annotated[float, Meta(gt=0)] | UnsetType = UNSET
     #: a model does not know its own usage; a program that calls the tool may
     usage: dict[str, Any] | UnsetType = UNSET

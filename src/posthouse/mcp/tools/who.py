@@ -1,4 +1,4 @@
-"""The tools `who` and `topic`: the agents and members of the mesh, what they are good for, and the topics.
+"""The tools `who` and `topic`: the agents and members of the mesh, their capabilities, and the topics.
 
 What a member says about itself is untrusted. Of its status only the known words are shown as such.
 """

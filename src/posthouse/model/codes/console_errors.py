@@ -30,7 +30,7 @@ CONSOLE: tuple[ErrorSpec, ...] = (
         "console_peer_refused",
         403,
         "the connection comes from another user of this machine",
-        "Run `posthouse console` yourself: each user has one, with the rights of the own key.",
+        "Run `posthouse console` yourself: each user has one, with the rights of their own key.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(

@@ -35,7 +35,7 @@ COPIES: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "follow_restart",
         409,
-        "the copy cannot go on: {reason}",
+        "the copy cannot continue: {reason}",
         "Take a new copy; `posthouse relay follow` does so by itself.",
     ),
     ErrorSpec(
@@ -66,7 +66,7 @@ COPIES: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "leader_answers",
         409,
-        "the relay at {leader} still answers: two relays would go on with one history",
+        "the relay at {leader} still answers: two relays would continue one history",
         "Stop it first. If it cannot be stopped and clients can no longer reach it, use --force.",
     ),
 )

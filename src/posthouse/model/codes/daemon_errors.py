@@ -185,7 +185,7 @@ _ROWS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "message_stale",
         409,
-        "the message {id} counted until {valid_until} only, so its text is withheld",
+        "the message {id} was valid until {valid_until} only, so its text is withheld",
         "Ask its sender whether it still holds. `posthouse inbox show ID --confirm` shows the text anyway.",
     ),
     ErrorSpec(

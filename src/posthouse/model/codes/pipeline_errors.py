@@ -16,7 +16,7 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "spark_stopped",
         503,
         "Java, which runs Spark, ended while the command ran: {reason}",
-        "Look whether the system killed it because memory was short; pipeline.driver_memory_mb limits its heap. Then "
+        "Check whether the system killed it for lack of memory; pipeline.driver_memory_mb limits its heap. Then "
         "run the command again: a lake has only what was committed.",
         exit=Exit.UNREACHABLE,
     ),

@@ -45,7 +45,7 @@ STORAGE: tuple[ErrorSpec, ...] = (
         "relay_behind",
         503,
         "this relay does not know the last commits of the other relays of its store",
-        "Ask another relay, or retry in a moment. If it persists, check the way from this relay to the database.",
+        "Ask another relay, or retry in a moment. If it persists, check this relay's connection to the database.",
     ),
     transient(
         "leader_unknown",
@@ -172,7 +172,7 @@ STORAGE: tuple[ErrorSpec, ...] = (
         500,
         "{path} was moved to {target}",
         "Start the relay there: `posthouse relay up --store URL` for a database, without --store for a file. If the "
-        "move was interrupted, run the same `posthouse relay migrate` again. To go on from this copy under a new "
+        "move was interrupted, run the same `posthouse relay migrate` again. To continue from this copy under a new "
         "epoch: `posthouse relay restore --in-place`.",
         exit=Exit.BROKEN,
     ),
@@ -230,8 +230,8 @@ STORAGE: tuple[ErrorSpec, ...] = (
         "store_rolled_back",
         500,
         "{path} is {found}, but the relay had reached {reached}: it is an older copy",
-        "Put the newest file back, or go on from this one with `posthouse relay restore --in-place`: it begins a new "
-        "epoch, so that clients notice the loss.",
+        "Put the newest file back, or continue from this one with `posthouse relay restore --in-place`: it begins a "
+        "new epoch, so that clients notice the loss.",
         exit=Exit.BROKEN,
     ),
     ErrorSpec(

@@ -97,7 +97,7 @@ class Sources:
             yield finding._replace(store=self._kind(finding.epoch))
 
     def _erased_digests(self, rows: DataFrame) -> dict[str, dict[int, bytes]]:
-        """Return what the stores keep of erased records: epoch -> seq -> digest."""
+        """Return the digests that stores keep of erased records: epoch -> seq -> digest."""
         from pyspark.sql import functions as f
 
         if all(history.store == "relay" for _access, history in self._histories):
@@ -229,7 +229,7 @@ class Report:
 
     @staticmethod
     def of_value(value: Mapping[str, Any]) -> Report:
-        """Return the report that `as_value` gave."""
+        """Return the report in a value that `as_value` returned."""
         findings = [Finding(*each) for each in value["findings"]]
         return Report(**{**value, "findings": findings, "counts": Counter(value["counts"])})
 

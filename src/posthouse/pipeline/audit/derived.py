@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from posthouse.pipeline.tables.declaration import Table
 
 _SHOWN = 20  # differences of a table that become findings of their own
-_SURPLUS = "surplus"  # how many times more often the lake has a row than bronze gives it
+_SURPLUS = "surplus"  # how many more times the lake has a row than bronze gives it
 
 
 class ScratchLake(Lake):

@@ -1,4 +1,4 @@
-"""A finding: a contradiction in a history, with its location; and what the newest audit of a lake found.
+"""A finding: a contradiction in a history, with its location; and the result of a lake's newest audit.
 
 Codes are stable. CODES defines the meaning of each; the audit summary and docs/how-to/pipeline-audit.md show it.
 """
@@ -88,7 +88,7 @@ KEPT_FINDINGS = 20
 
 
 class LastAudit(msgspec.Struct, frozen=True):
-    """What the newest audit of a lake found: a file beside the lake, for programs that show it without Spark."""
+    """The result of a lake's newest audit: a file beside the lake, for programs that show it without Spark."""
 
     at_ns: int
     records: int

@@ -31,7 +31,7 @@ class LockRun(NamedTuple):
     depth: int
     seq: int
     boot_ns: int
-    #: what the start did to leases and tokens, as lease.reopen takes it; 0: nothing
+    #: the effect of the start on leases and tokens, as an argument of lease.reopen; 0: none
     over_before_ns: int = 0
     void_token: int = 0
     #: of records before version 2: added to every token

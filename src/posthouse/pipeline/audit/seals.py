@@ -1,11 +1,11 @@
 """Recompute Merkle roots: those in bronze commits (seals), and those that were published as signed events.
 
-Leaves show which block of 4,096 seqs was altered. Every sealed row must exist, and every row must be sealed. The
-relay and its readers hold the published roots, so an attacker who rewrites rows together with their seals is still
-detected. A published root applies to the rows of its range, regardless of how the lake has split them since; if the
-range is no longer complete, the root is not checked. The content of events may expire, so a root over events is
-compared only with the seal of the same range. Erased rows count by the digests that signed erasure records keep; a
-record that no trusted node signed, or that does not continue the leaf of its block, counts for nothing.
+Leaves show which block of 4,096 seqs was altered. Every sealed row must exist, and every row must be sealed. The relay
+and its readers hold the published roots, so an attacker who rewrites rows together with their seals is still detected.
+A published root applies to the rows of its range, regardless of how the lake has split them since; if the range is no
+longer complete, the root is not checked. The content of events may expire, so a root over events is compared only with
+the seal of the same range. Erased rows count by the digests that signed erasure records keep; a record that no trusted
+node signed, or that does not continue the leaf of its block, is ignored.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _seal_finding(code: str, feed: str, seal: Seal, after: int, detail: str) -> 
 def check_erasures(
     records: Sequence[SignedErasure], seals: Sequence[Seal], feed: str, trusted: Collection[str], own: str = ""
 ) -> tuple[ErasedRows, list[Finding]]:
-    """Return what the records of trusted nodes leave of a feed, and a finding for each record that counts for nothing.
+    """Return what trusted erasure records leave of a feed, and a finding for each record that is ignored.
 
     `own` is this node; without any trusted node the records of all nodes count.
     """
@@ -268,9 +268,9 @@ def split_publishers(
 ) -> tuple[list[RootEvent], list[Finding]]:
     """Return the roots of trusted publishers, and a finding for each other publisher.
 
-    `own` is this node: it is trusted too, and if it has published a root it needs no list to distrust the others.
-    Without any trusted publisher all roots count. A root of an unknown publisher proves nothing: its author may have
-    invented it to raise a false alarm.
+    `own` is this node: it is trusted too, and if it has published a root, other publishers are distrusted even without
+    a list. Without any trusted publisher all roots count. A root of an unknown publisher proves nothing: its author may
+    have invented it to raise a false alarm.
     """
     if not trusted and all(each.publisher != own for each in published):
         return list(published), []
@@ -316,7 +316,7 @@ def check_rows(
     """
     ranges = sorted(set(held))
     checked = [each for each in published if each.content.feed == JOURNAL.name and _is_held(each.content, ranges)]
-    digests = ErasedRows(erased.digests)  # the seals of the lake say nothing about ranges of other lakes
+    digests = ErasedRows(erased.digests)  # the seals of the lake do not cover ranges of other lakes
     for layer in _layers(each for each in checked if each.content.version > 1 or not _lost_rows(each.content, erased)):
         seals = [
             Seal(each.epoch, JOURNAL.name, each.after, each.to, 0, "", (), each.version)

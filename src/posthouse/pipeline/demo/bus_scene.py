@@ -191,7 +191,7 @@ class _Scene:
             if self._rng.random() < 0.7:
                 await self._bus.ack(BOARD, envelope.id)
 
-    # helpers of the actions
+    # parts of the actions
 
     async def _send(self, agent: Agent, other: Agent, payload: Any) -> None:
         await self._publish(agent.endpoint, other.endpoint, payload)

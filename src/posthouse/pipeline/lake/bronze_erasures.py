@@ -1,4 +1,5 @@
-"""bronze_erasures: which rows of bronze lost their content, block by block, each record signed by the node that did it.
+"""bronze_erasures: which rows of bronze lost their content, block by block, each record signed by the node that erased
+it.
 
 A record keeps the digests of the erased rows, so the other rows of the block stay provable, and names the leaf of the
 block before and after. Under a leaf of version 2 both are equal, because it hashes digests; a block of version 1 is
@@ -147,7 +148,7 @@ def _stored(row: Mapping[str, Any]) -> SignedErasure:
 
 @dataclass(frozen=True)
 class ErasedRows:
-    """What erasures left of the rows of one feed; workers get it to compute leaves."""
+    """The digests and leaves that erasures left for one feed; workers get them to compute leaves."""
 
     #: Epoch -> seq -> digest of the row with its content.
     digests: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -210,7 +211,7 @@ def emptied_texts(rows: pa.Table, wanted: Container[int]) -> list[str | None]:
 
 
 def erased_rows(records: Iterable[SignedErasure], feed: str) -> ErasedRows:
-    """Return what records leave of the rows of a feed, without checking them."""
+    """Return the erased rows of a feed according to these records, which are not checked."""
     found = ErasedRows()
     for each in records:
         if each.erasure.feed == feed:

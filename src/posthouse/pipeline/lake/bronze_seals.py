@@ -68,7 +68,7 @@ class SealTable:
         self._commit([], [(table, SealedCommit(version, seal))])
 
     def reconcile(self, table: str) -> int:
-        """Let the seals agree with the log of a bronze table; return the number of seals added or deleted."""
+        """Make the seals agree with the log of a bronze table; return the number of seals added or deleted."""
         bronze = Delta(self._lake.child(table))
         version = bronze.version()
         known = self._last(table, version)

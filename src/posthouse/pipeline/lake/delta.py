@@ -137,7 +137,7 @@ class Delta:
             return pa.table({name: [] for name in columns})
         check_files(self, self.files())
         dataset = self._open().to_pyarrow_dataset()
-        if set(columns) - set(dataset.schema.names):  # an older posthouse wrote it; a run computes it anew
+        if set(columns) - set(dataset.schema.names):  # an older posthouse wrote it; a run recomputes it
             raise error("lake_outdated", path=self.storage.uri, table=self.name)
         return dataset.to_table(list(columns), filter=where)
 

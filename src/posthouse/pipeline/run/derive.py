@@ -390,7 +390,7 @@ def _stored_types(table: Table, rows: pa.Table) -> pa.Table:
 
 
 def _unusable(table: Table, delta: Delta, *, is_rebuild: bool) -> str | None:
-    """Return why no commit can bring a table up to date; a damaged table is replaced by a rebuild only."""
+    """Return why no commit can bring a table up to date; only a rebuild replaces a damaged table."""
     try:
         if not delta.exists or delta.has_schema(arrow_schema(table.name)):
             return None

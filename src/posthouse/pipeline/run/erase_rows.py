@@ -1,6 +1,6 @@
-"""Erase content from bronze: verify the blocks, record what goes and sign it, rewrite the files.
+"""Erase content from bronze: verify the blocks, sign a record of the erased rows, rewrite the files.
 
-Two things ask for it: `content.erased` records of the stores, which a run applies after it has copied them, and
+Two things cause an erasure: `content.erased` records of the stores, which a run applies after it has copied them, and
 `posthouse pipeline erase`. Rows stay, with every column but their content. Derived tables and replaced files still
 hold it afterwards: the run derives the tables again and then purges every file that the newest commits do not name.
 Each bronze table stores the number of the last erasure that its files follow, and bronze_erasures of the last one that
@@ -60,7 +60,7 @@ def no_key() -> NodeKey:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A row whose content has to go."""
+    """A row whose content has to be erased."""
 
     epoch: str
     seq: int
@@ -242,7 +242,7 @@ class _Blocks:
 
 
 class _Digests(NamedTuple):
-    """What a record keeps of a row."""
+    """The digests that a record keeps of a row."""
 
     seq: int
     digest: str | None

@@ -1,8 +1,8 @@
 """OpenLineage events of a run: START, then COMPLETE or FAIL, sent to a lineage server by HTTP.
 
 The inputs are the sources, the outputs the tables that the run committed. Events hold names, addresses and numbers of
-rows, never content, tokens or keys. A lineage server that does not answer never fails a run: the caller is told why.
-The API key of the server comes from the environment, so no settings file holds it.
+rows, never content, tokens or keys. A lineage server that does not answer never fails a run: the caller gets the
+reason. The API key of the server comes from the environment, so no settings file holds it.
 """
 
 from __future__ import annotations

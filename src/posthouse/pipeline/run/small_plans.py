@@ -1,10 +1,10 @@
 """Compute frames of few rows with plans that Spark makes once per session, not once per run.
 
-Planning a query of a hundred rows costs ten times as much as computing it. Here a plan reads its input from a file at
-a fixed place, so the next run writes other rows there and executes the same plan. That holds only for a plan that
-keeps nothing of an earlier execution: one with an exchange would return the rows it has shuffled before, so such a
-plan is made again each time. Workers of a cluster do not see files of the driver, and Spark Connect has no plan to
-look at: there every frame is planned when it is needed.
+Planning a query of a hundred rows costs ten times as much as computing it. Here a plan reads its input from a file at a
+fixed place, so the next run writes other rows there and executes the same plan. That holds only for a plan that keeps
+nothing of an earlier execution: one with an exchange would return the rows it has shuffled before, so such a plan is
+made again each time. Workers of a cluster do not see files of the driver, and Spark Connect has no plan to inspect:
+there every frame is planned when it is needed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SmallPlans:
     ) -> pa.Table:
         """Return the rows that a function gives for these inputs; one name always stands for the same function.
 
-        `literals` is what the function collects from an input and writes into the plan.
+        `literals` are the values that the function collects from an input and writes into the plan.
         """
         folder = self._folder
         if folder is None:
@@ -61,7 +61,7 @@ class SmallPlans:
                         self._plans[key] = plan
                 return plan.toArrow()
             finally:
-                for path in paths.values():  # what people wrote does not stay there
+                for path in paths.values():  # text of messages must not stay there
                     path.unlink(missing_ok=True)
 
     def _source(self, path: Path, schema: pa.Schema) -> DataFrame:

@@ -43,7 +43,7 @@ DEFAULT_UPKEEP = Upkeep()
 
 
 def migrate_lake(lake: Lake, on_step: OnStep) -> None:
-    """Bring the bronze tables of an older posthouse to the form of this one, and let their seals agree with the logs.
+    """Bring the bronze tables of an older posthouse to the form of this one, and make their seals agree with the logs.
 
     Seals of commits that are only in the logs are stored, those of commits that a killed run lacks are deleted. An
     older posthouse kept each day in a directory, and its files do not hold the day.

@@ -24,7 +24,7 @@ _KEPT = 3  # archives in the cache: each takes some 150 MB
 _RETRY_NS = DAY_S * SECOND_NS  # after an archive could not be made
 #: Variables that add directories to Java's class path: an archive must not depend on them.
 _FOREIGN = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_")
-#: An archive that does not fit is no news for users: only errors of Java itself are shown.
+#: Users need not know of an archive that does not fit: only errors of Java itself are shown.
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 
@@ -89,7 +89,7 @@ def dump_archive(program: Path, class_list: Path, class_path: str, archive: Path
 
 
 def failure_note(archive: Path) -> Path:
-    """Return the file that says why an archive could not be made."""
+    """Return the file with the reason why an archive could not be made."""
     return archive.with_suffix(".failed")
 
 

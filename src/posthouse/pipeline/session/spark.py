@@ -129,7 +129,7 @@ def spark_session(
         _prepare_process(java, _executor_python(environ, python, given), is_local=is_local)
     if is_local:
         scratch = scratch_directory()
-        chosen["spark.sql.warehouse.dir"] = f"{scratch}/warehouse"  # by default Spark makes it where people work
+        chosen["spark.sql.warehouse.dir"] = f"{scratch}/warehouse"  # by default Spark makes it in the current directory
         if "SPARK_LOCAL_DIRS" not in environ:
             chosen["spark.local.dir"] = scratch
     if not is_local:
@@ -198,7 +198,7 @@ def scratch_directory() -> str:
         with suppress(OSError):  # its process lives, or another user has it
             os.close(open_locked(left, wait=False, create=False))
             shutil.rmtree(left, ignore_errors=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{_SCRATCH}"))  # under a name that no other process looks for
+    made = Path(tempfile.mkdtemp(prefix=f".{_SCRATCH}"))  # under a name that no other process uses
     open_locked(made, create=False)  # until this process ends
     folder = made.rename(place / made.name.removeprefix("."))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

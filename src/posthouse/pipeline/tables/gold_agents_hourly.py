@@ -1,4 +1,5 @@
-"""gold_agents_hourly: the health of each agent, by hour: what it sent, what it took and how fast, waits and refusals.
+"""gold_agents_hourly: the health of each agent, by hour: messages sent and received, latency, waits for locks,
+refusals.
 
 Deliveries count for their recipient, in the hour in which they were opened; leases and refusals for their owner. An
 agent that was refused for an exhausted budget was in a loop that the bus or the relay stopped. Percentiles are exact.

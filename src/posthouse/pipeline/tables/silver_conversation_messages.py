@@ -2,7 +2,7 @@
 
 A message that names a conversation belongs to it. Any other reply belongs to the conversation of the message it
 replies to; a reply to an unknown message starts a conversation with that message's id. Reply chains are followed by
-doubling: each round looks twice as far, so a thread of a thousand replies takes ten rounds. Messages that reply to
+doubling: each round reaches twice as far, so a thread of a thousand replies takes ten rounds. Messages that reply to
 each other in a circle (the bus does not check senders' claims) are one conversation, named by the smallest id of the
 circle, and have no depth. So the message that a message continues is always in the same conversation: a run that
 recomputes whole conversations misses no link.
@@ -86,7 +86,7 @@ def resolve(links: DataFrame) -> DataFrame:
     """Follow every link to the start of its conversation; `depth` becomes the number of replies in between."""
     links = links.localCheckpoint()
     open_before, open_now, rounds = -1, links.where("up IS NOT NULL").count(), 0
-    # Each round ends a chain that has an end; the rest are circles, which a last look must go around completely.
+    # Each round ends a chain that has an end; the rest are circles, which a last pass must go around completely.
     while open_now and (open_now != open_before or 2**rounds < open_now):
         links = _jump(links).localCheckpoint()
         open_before, open_now, rounds = open_now, links.where("up IS NOT NULL").count(), rounds + 1

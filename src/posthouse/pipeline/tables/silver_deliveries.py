@@ -2,8 +2,8 @@
 
 Each row of silver_deliveries_facts is one change of one delivery; a record about several deliveries becomes several
 facts. The state is that of the last fact that opens or ends the delivery, because `sent` may be recorded after an end
-that overtook it. A delivery whose reader rotated its key stays as `moved` and goes on in a row of the successor, which
-has the state of before; every count of deliveries leaves the moved one out. The record of a removed bus endpoint names
+that overtook it. A delivery whose reader rotated its key stays as `moved` and continues in a row of the successor, with
+the same state as before; every count of deliveries leaves the moved one out. The record of a removed bus endpoint names
 no messages; the dead letters of its messages do.
 """
 
@@ -75,7 +75,7 @@ _IDS, _BOOLS, _LONGS = "array<string>", "array<boolean>", "array<bigint>"
 _MANY = ("delivery.confirmed", "delivery.expired", "delivery.purged", "delivery.blocked")
 _ONE = ("delivery.rejected", "delivery.dead")
 _AFTER = ("purged", "replaced")  # on the bus, these may name dead letters of a removed mailbox
-MOVED = "moved"  # the state of a delivery that goes on, and counts, under another key
+MOVED = "moved"  # the state of a delivery that continues, and counts, under another key
 _CONTINUED = "continued"  # the successor of a key has a delivery that was sent to the key before
 _OPENS = ("queued", "requeued", _CONTINUED)
 _UNREGISTERED = "endpoint unregistered"  # the reason of dead letters of a removed endpoint

@@ -182,7 +182,7 @@ def attempt_of(values: dict[str, Any]) -> Attempt:
 
 ACCESS_DENIED, BACKPRESSURE = "access_denied", "backpressure"
 CIRCUIT_OPEN, BUDGET_EXCEEDED = "circuit_open", "budget_exceeded"
-#: the text of a recorded refusal that a proposal does not change: it has no say in how many dead letters there are
+#: the text of a recorded refusal that a proposal does not change: its rules do not affect the number of dead letters
 FULL_OF_LETTERS = "backpressure: dead letters full"
 _decode_budget = msgspec.json.Decoder(Budget).decode
 

@@ -1,7 +1,7 @@
 """Authorize: the stage that decides whether a verified event may be written now, and charges rates for it.
 
 Rights come from the registry of meshes, rates are token buckets. A refusal is not final: an event whose id is known
-gets its first answer again and costs no rate; only the transaction knows the ids, so the refusal travels there with the
+gets its first answer again and costs no rate. Only the transaction knows the ids, so the refusal goes there with the
 event.
 """
 
@@ -123,7 +123,7 @@ class Authorizer:
         return error("too_old", days=age_ns // (DAY_S * SECOND_NS), limit=self._known_ids_ns // (DAY_S * SECOND_NS))
 
     def _fence_rule_error(self, row: EventRow) -> PosthouseError | None:
-        """Return which fence a rule of the mesh demands of an event that does not name it, or None."""
+        """Return the refusal of an event without the fence that a rule of the mesh demands, or None."""
         if row.address is None:
             return None
         rules = self.meshes.find(row.mesh).fence_rules

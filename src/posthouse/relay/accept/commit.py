@@ -4,7 +4,7 @@ One pass over the group decides about each event in order: a duplicate gets its 
 refusal, and a new one is written with all others of the group. Messages and confirmations have a handler each; plain
 events are decided here. Nothing but the store changes, so the writer may run a group again after a rollback. A
 fenced write reads its lock in the same transaction, so no grant can come between. A refused event of a list blocks
-later ones with the same destination. An event that a deletion of its author named before it came is refused.
+later ones with the same destination. An event that its author's deletion named in advance is refused.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class KindHandlers(Protocol):
     def open_group(
         self, unit: Unit, rows: Sequence[EventRow], effects: CommitEffects, quotas: Quotas | None
     ) -> dict[type, GroupHandler]:
-        """Return the handlers of a group by the type of payload they handle; those that add content take room.
+        """Return the handlers of a group by the type of payload they handle; those that add content use up quota.
 
         Without quotas there is room for everything.
         """
@@ -82,7 +82,7 @@ class CommittedGroup(NamedTuple):
 
 
 class _Fresh(NamedTuple):
-    """Stands for the answer of an event that is written with the group."""
+    """Placeholder for the answer of an event that is written with the group."""
 
     #: index among the fresh rows
     at: int
@@ -173,7 +173,7 @@ class _Group:
         )
 
     def _mark_current(self, answers: list[Answer]) -> list[Answer]:
-        """Add to each accepted event that replaces others whether it is the current one now."""
+        """Mark each accepted event that replaces others as current or not."""
         addresses = {address for address in self._addresses if address is not None}
         if not addresses:
             return answers
@@ -231,7 +231,7 @@ class _Group:
             self._deleted_through[address] = max(before_ns, row.event.created_at_ns)
 
     def _deletion_error(self, row: EventRow) -> PosthouseError | None:
-        """Return the refusal of an event that a deletion named before it came, or None."""
+        """Return the refusal of an event that a deletion named in advance, or None."""
         is_deleted = (row.event.id, row.event.pubkey) in self._blocked_ids
         if row.address is not None:
             is_deleted |= row.event.created_at_ns <= self._deleted_through.get(row.address, -1)

@@ -1,9 +1,9 @@
-"""Accept deletions inside the transaction: erase what they name, and refuse what they name and comes later.
+"""Accept deletions inside the transaction: erase the events they name, and block those that arrive later.
 
 A deletion of an author removes its own events; one that is signed with the relay's key removes any, because an
 administrator asked for it. An id that is not known yet is blocked for that author, a coordinate up to the creation time
 of the deletion. Events of other authors, deletions, confirmations and receipts stay. A deletion takes effect when it is
-accepted: one that was stored by an older relay has none.
+accepted: one that was stored by an older relay has no effect.
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@
     submit(urgent), defer(deferred) -> one group -> RelayStore -> on_committed or on_failed, per handler
 
 Every kind of write has a handler: events, Pinch envelopes, deferred writes of reader sessions. An urgent job leaves
-with the next flush; a deferred job joins the next urgent group, or leaves alone after 5 ms, so it never makes an
-urgent job wait for a commit of its own. Invariants: the jobs of a handler are written in the order they came, and
-deferred jobs before the urgent ones they leave with, so a confirmation finds its delivery marked as sent. At most
-two urgent groups are ahead of the writer; what comes meanwhile shares the next one. Deferred groups do not count there,
-and their timer waits while one of them is ahead, so on a slow disk they never block urgent jobs. A job that trips over
-a defect fails alone: the jobs of its group are written again, each in a unit of its own. If the store has no room for
-a group, or a handler has to decide again, the jobs of each handler are written again by themselves.
+with the next flush; a deferred job joins the next urgent group, or leaves alone after 5 ms, so it never makes an urgent
+job wait for a commit of its own. Invariants: the jobs of a handler are written in the order they came, and deferred
+jobs before the urgent ones they leave with, so a confirmation finds its delivery marked as sent. At most two urgent
+groups are ahead of the writer; jobs that arrive meanwhile share the next one. Deferred groups do not count towards the
+two, and their timer waits while one of them is ahead, so on a slow disk they never block urgent jobs. A job that hits a
+defect fails alone: the jobs of its group are written again, each in a unit of its own. If the store has no room for a
+group, or a handler has to decide again, the jobs of each handler are written again separately.
 
-`DeferredWrites` is the handler of what reader sessions write and no caller waits for: sent, read, attempt counted. Only
+`DeferredWrites` handles the writes of reader sessions that no caller waits for: sent, read, attempt counted. Only
 the next session of the same node waits for them. A store without room makes them wait for a retry, within a bound; a
 lost write costs a reader at most a count of attempts, and its sender learns that the message waited.
 """
@@ -50,11 +50,11 @@ class JobHandler(Protocol):
         ...
 
     def on_committed(self, jobs: Sequence[Any], result: Any) -> None:
-        """Take what `write` returned, after its commit; groups come in commit order."""
+        """Handle the result of `write` after its commit; called in commit order."""
         ...
 
     def on_failed(self, jobs: Sequence[Any], failure: BaseException) -> None:
-        """Take why nothing of these jobs was written."""
+        """Handle the failure of these jobs, of which nothing was written."""
         ...
 
 
@@ -107,7 +107,7 @@ class GroupCommitter:
             self._hand_over(_parts([*self._take_deferred(), *group]), is_urgent=True)
 
     def flush_soon(self) -> None:
-        """Flush once everything that this iteration of the event loop brings is there."""
+        """Flush after everything that this iteration of the event loop submits."""
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled)
@@ -218,7 +218,7 @@ def _guard(callback: Callable[[], None]) -> None:
 
 
 def _to_retry(parts: list[_Part], failure: BaseException) -> list[_Part]:
-    """Return the parts of a failed group that are worth writing by themselves; none if all of it has failed."""
+    """Return the parts of a failed group that are worth writing separately; none if all of it has failed."""
     is_full = isinstance(failure, PosthouseError) and failure.code == "store_full"
     if is_full or isinstance(failure, MeshesChanged):
         return parts if len(parts) > 1 else []
@@ -274,8 +274,8 @@ _DROPPED: Any = object()  # stands for the result of a write that was not made
 class DeferredWrites:
     """Writes of reader sessions that no caller waits for, in order.
 
-    If several relays share the store, each write carries the number of its session: what a session deferred before a
-    newer one began elsewhere is dropped.
+    If several relays share the store, each write carries the number of its session: writes of a session are dropped
+    once a newer one has begun elsewhere.
     """
 
     def __init__(self, committer: GroupCommitter, shared: SharedStore | None) -> None:
@@ -312,7 +312,7 @@ class DeferredWrites:
             self._defer(each)
 
     def write(self, unit: Unit, jobs: Sequence[_DeferredWrite]) -> list[Any]:
-        """Write inside the transaction, but for sessions that a newer one replaced; called by the committer."""
+        """Write inside the transaction, except for sessions that a newer one replaced; called by the committer."""
         if self._shared is None or not any(each.number for each in jobs):
             return [each.work(unit) for each in jobs]
         numbers = self._shared.session_numbers(list({each.name for each in jobs}))

@@ -86,7 +86,7 @@ class Mesh:
     #: (kind, prefix of d) -> rule
     fence_rules: dict[tuple[int, str], FenceRule] = field(default_factory=dict)
     limit_sets: dict[LimitSource, MeshLimits] = field(default_factory=lambda: dict.fromkeys(LimitSource, NO_LIMITS))
-    #: of both sets the stricter limits
+    #: the stricter limits of both sets
     limits: MeshLimits = NO_LIMITS
     #: of the whole relay: the limits of the meshes that have any
     limited: dict[str, MeshLimits] = field(default_factory=dict)
@@ -153,14 +153,14 @@ class Mesh:
         self.clear_rights()
 
     def list_member(self, row: MemberRow) -> None:
-        """Add a member, or change it, before others may look."""
+        """Add a member, or change it, before the registry is shared."""
         self._drop_name(row.node)
         self.members[row.node] = row
         self.names[row.name] = row.node
         self.alike[name_skeleton(row.name)].add(row.name)
 
     def empty(self, row: MeshRow) -> None:
-        """Forget everything but that there is this mesh."""
+        """Remove everything about a mesh except that it exists."""
         self.row = row
         for table in (self.members, self.names, self.alike, self.access, self.topics, self.subscriptions, self.blocks):
             table.clear()
@@ -218,7 +218,7 @@ class Mesh:
             self.limited[self.row.mesh] = self.limits
 
     def clear_rights(self) -> None:
-        """Clear the cache of rights, after a change that rights depend on, and let the watchers look again."""
+        """Clear the cache of rights after a change that rights depend on, and notify the watchers."""
         self._rights.clear()
         self.on_rights_changed()
 
@@ -230,9 +230,9 @@ class Meshes:
         self._watchers: dict[Callable[[str], None], None] = {}
         #: keys that may not be used any more
         self.retired = {row.node: row for row in rows.retired_keys}
-        #: and those whose end is in the transaction that runs; the writer's thread changes and reads it
+        #: and those that the running transaction ends; the writer's thread changes and reads it
         self.retiring = dict(self.retired)
-        #: limits that hold now, of the meshes that have any; any thread may read it
+        #: limits in force, of the meshes that have any; any thread may read it
         self.limited: dict[str, MeshLimits] = {}
         #: answers of `has_member`, until a mesh changes
         self._has_member: dict[str, bool] = {}
@@ -353,13 +353,13 @@ class Meshes:
         return any(row.suspect_from_ns is not None for row in self.retired.values())
 
     def successor(self, node: str) -> str:
-        """Return the key that stands for a node today: itself, or the end of its chain of successors."""
+        """Return the current key of a node: itself, or the end of its chain of successors."""
         while (row := self.retired.get(node)) is not None and row.successor is not None:
             node = row.successor
         return node
 
     def former_keys(self, node: str) -> list[str]:
-        """Return the keys whose place a node has taken, the latest first."""
+        """Return the keys that a node has succeeded, the latest first."""
         former = {row.successor: row.node for row in self.retired.values() if row.successor is not None}
         found: list[str] = []
         while (before := former.get(found[-1] if found else node)) is not None:

@@ -50,7 +50,7 @@ class OtherRelays(Leadership, Protocol):
 
 
 class AcceptPath:
-    """Takes events from submitters to the store, and their answers back."""
+    """Carries events from submitters to the store, and the answers back."""
 
     def __init__(
         self,
@@ -77,19 +77,19 @@ class AcceptPath:
         self.other_relays: OtherRelays | None = None
         #: None: events are not traced
         self.tracer: Tracer | None = None
-        #: how many events were stored, were known already, were passed on only
+        #: how many events were stored, already known, or only passed on
         self.accepted = {"stored": 0, "duplicate": 0, "ephemeral": 0}
         #: code -> how many events were refused
         self.refused: dict[str, int] = {}
 
     def open_submitter(self, on_answers: OnAnswers, payer: str | None = None) -> Submitter:
-        """Return the entry of one connection; `payer` pays for events of keys that may not write."""
+        """Return the submitter of one connection; `payer` is charged for events of keys that may not write."""
         if self.other_relays is not None:  # one of them may have just given the right: only a transaction knows
             return Submitter(self.enter, on_answers, payer=payer)
         return Submitter(self.enter, on_answers, self._authorizer.early_error, payer)
 
     def open_mirror(self, on_answers: OnAnswers, mirrored_by: str, mesh: str) -> Submitter:
-        """Return the entry of events of one mesh that a node brings from another relay."""
+        """Return the submitter for events of one mesh that a node brings from another relay."""
         return Submitter(self.enter, on_answers, partial(_mesh_error, mesh), mirrored_by=mirrored_by)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
@@ -104,7 +104,7 @@ class AcceptPath:
         self._verifier.close()
 
     def statistics(self) -> dict[str, int]:
-        """Return how many events are on the path, and how many have gone through."""
+        """Return how many events are on the path, and how many have been through it."""
         counts = self.accepted | {"refused": sum(self.refused.values())}
         return counts | {"events_on_the_way": self._events, "bytes_on_the_way": self._bytes}
 
@@ -157,7 +157,7 @@ class AcceptPath:
         return ready
 
     def _take_forwarded(self, submission: Submission, answers: Sequence[Answer]) -> None:
-        """Pass on the answers of the leader, and go on with the later submissions of the connection."""
+        """Pass on the answers of the leader, and continue with the later submissions of the connection."""
         submitter = submission.submitter
         self._finish([submission], answers, is_committed_here=False)
         submitter.is_forwarding = False
@@ -187,7 +187,7 @@ class AcceptPath:
         return commit_group(unit, submissions, self._kind_handlers, meshes.limited)
 
     def on_committed(self, submissions: Sequence[Submission], result: CommittedGroup) -> None:
-        """Answer a group, then give its effects to reader sessions; called by the committer."""
+        """Answer a group, then apply its effects to reader sessions; called by the committer."""
         self._finish(submissions, result.answers)
         self._on_effects(result.effects)
 
@@ -202,7 +202,7 @@ class AcceptPath:
         self._finish(submissions, _declined(submissions, failure))
 
     def _submit_again(self, submissions: Sequence[Submission]) -> None:
-        """Decide again about a group: memory knows by now what another relay changed before its transaction."""
+        """Decide again about a group: by now memory has the change that another relay made before its transaction."""
         self._authorizer.authorize_again([job for submission in submissions for job in submission.jobs])
         for submission in submissions:
             submission.authorized_at = self._authorizer.meshes.changed_at
@@ -282,7 +282,7 @@ def _guard(listener: Callable[[Sequence[T]], None], values: Sequence[T]) -> None
 
 
 def _mesh_error(mirrored: str, _event: Event, mesh: str) -> PosthouseError | None:
-    """Return the refusal of an event of another mesh than the one that its mirror may write."""
+    """Return the refusal of an event that is not of the mesh that its mirror may write."""
     return None if mesh == mirrored else error("mirror_refused", reason=f"it is of the mesh {mesh}")
 
 

@@ -1,9 +1,9 @@
 """Rates of the accept path as token buckets in boot time, within bounded memory: of keys, strangers and meshes.
 
-A key has a bucket under a rate that all keys share. An address pays for what keys without rights make the relay do. A
-mesh with limits has buckets for the events and the bytes of all its members together; they hold what five seconds
-bring, so that short bursts pass. Relays that share a store divide every rate: each grants its part, so that all of them
-together never grant more than the rate.
+A key has a bucket under a rate that all keys share. An address is charged for the work that keys without rights cause.
+A mesh with limits has buckets for the events and the bytes of all its members together; they hold the tokens of five
+seconds, so that short bursts pass. Relays that share a store divide every rate: each grants its part, so that all of
+them together never grant more than the rate.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ STRANGER_RATE = Rate(20, 500)  # refused events and logins of one address: a mis
 
 
 class Strangers:
-    """Charges an address, or an authenticated node, for what keys without rights make the relay do."""
+    """Charges an address, or an authenticated node, for the work that keys without rights cause."""
 
     def __init__(self, clock: Clock, share: RateShare, rate: Rate = STRANGER_RATE) -> None:
         self._clock = clock

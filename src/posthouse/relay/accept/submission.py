@@ -1,4 +1,4 @@
-"""Submissions on their way to the store: the events of one call, and the order of one connection.
+"""Submissions to the store: the events of one call, and the order of one connection.
 
 A Submitter is a connection's entry to the accept path. Its submissions are accepted in order, although signatures
 may be verified in parallel: a submission leaves only when all before it have left. Closing a submitter drops its
@@ -36,7 +36,7 @@ class Job:
         self.event_id: str | None = None
         #: why the event is refused, unless its id turns out to be known
         self.refusal: PosthouseError | None = None
-        #: whether the sender's rate paid for it
+        #: whether the sender's rate was charged for it
         self.is_charged = False
 
 
@@ -100,7 +100,7 @@ class Submitter:
         self.mirrored_by = mirrored_by
         #: returns why the author that an event claims may not write to its mesh; called before the signature is known
         self.right_error = right_error
-        #: the node or address whose rate pays for events without rights; None: nothing pays
+        #: the node or address whose rate is charged for events without rights; None: nothing is charged
         self.payer = payer
         #: None once the connection is closed
         self.on_answers: OnAnswers | None = on_answers

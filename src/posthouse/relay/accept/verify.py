@@ -1,13 +1,12 @@
 """Verify events: size, structure, id, right to write and signature; on worker threads, or on the loop in slices.
 
-Verifying is pure apart from the time it takes. With two usable processors or more, worker threads verify slices of
-jobs and return them in any order; submitters restore the order. The costly part, the signature, releases the
-interpreter lock. On one processor threads only take time from the event loop and the writer, so the loop verifies for
-at most a millisecond at a time and serves everything else between two slices. Either way the loop verifies a small
-event that is alone on the whole path at once, and also the events of a batch signature: they share the only part that
-threads would verify in parallel. If they are a whole batch, one tree serves all of them. It does so once per iteration,
-for two milliseconds at most, and one more for events that turn out to be no whole batch, so that a flood cannot keep it
-busy.
+Verifying is pure apart from the time it takes. With two usable processors or more, worker threads verify slices of jobs
+and return them in any order; submitters restore the order. The costly part, the signature, releases the interpreter
+lock. On one processor threads only take time from the event loop and the writer, so the loop verifies for at most a
+millisecond at a time and serves everything else between two slices. Either way the loop immediately verifies a small
+event that is alone on the whole path, and also the events of a batch signature, because they share the only part that
+threads would verify in parallel; for a whole batch it builds the hash tree once. It does so once per iteration, for two
+milliseconds at most (three if the events turn out not to be a whole batch), so that a flood cannot keep it busy.
 
 Usable processors are those of the affinity mask, within the quotas of the control groups (cgroup v2: cpu.max, v1:
 cpu.cfs_quota_us).
@@ -37,7 +36,7 @@ from posthouse.relay.store.event_rows import EventRow, event_row, mirrored_row
 log = structlog.get_logger(__name__)
 OnVerified = Callable[[Sequence[Job]], None]
 LONE_BYTES = 4 * KIB  # of JSON: verified in about a tenth of a millisecond, most of it the signature
-_BATCH_MARK = f'"sig":"{BATCH_PREFIX}'.encode()  # in the JSON of an event; elsewhere it only costs a look at the clock
+_BATCH_MARK = f'"sig":"{BATCH_PREFIX}'.encode()  # in an event's JSON; elsewhere it only costs a reading of the clock
 BATCH_BYTES = 128 * KIB  # of JSON: a whole batch of 64 events is verified in about a millisecond
 SLICE_NS = MILLISECOND_NS  # how long the event loop verifies before it serves everything else
 LONE_SLICE_NS = 2 * MILLISECOND_NS  # at once: more than the largest batch takes
@@ -122,7 +121,7 @@ class Verifier(Protocol):
         ...
 
     def verify_now(self, jobs: Sequence[Job]) -> int:
-        """Verify jobs of a lone submission at once, as far as they are cheap, and return how many were verified.
+        """Verify jobs of a lone submission immediately while they are cheap, and return how many were verified.
 
         `on_verified` is not called for them.
         """
@@ -157,7 +156,7 @@ class _LoneVerifier:
         if 1 < len(jobs) <= BATCH_MAX_EVENTS and jobs[0].submission.size <= BATCH_BYTES and verify_whole_batch(jobs):
             return len(jobs)
         count = _verify_for_slice(jobs, self._now_ns, LONE_SLICE_NS)
-        if jobs[0].row is None:  # refused, so that the path is free again; a valid event is on it until its commit
+        if jobs[0].row is None:  # refused, so it has left the path; a valid event stays on it until its commit
             self._is_used = True
             self._loop.call_soon(self._reset)
         return count

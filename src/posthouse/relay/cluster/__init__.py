@@ -1,1 +1,1 @@
-"""Several relays on one store: what each learns from the others."""
+"""Several relays on one store: membership, the leader, and what the relays send each other."""

@@ -39,12 +39,12 @@ from posthouse.relay.wire.accept_results import Answer, Committed, Declined
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
-_TAKE_OVER_S = 1.0  # a relay that has not ended the old session by then is lost, or slow; its writes are dropped
+_TAKE_OVER_S = 1.0  # a relay that has not ended the old session by then is lost or slow; its writes are dropped
 _event = msgspec.json.Decoder(Event).decode
 
 
 class TermStore:
-    """The store as the leader of one term writes to it; as far as locks need it."""
+    """The store as locks see it: every write belongs to the term of one leader."""
 
     def __init__(self, store: RelayStore, shared: SharedStore, term: int) -> None:
         self._store = store
@@ -128,7 +128,7 @@ class Cluster:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this relay leads, as far as it knows."""
+        """Whether this relay leads, to its knowledge."""
         return self.term is not None
 
     @property
@@ -166,7 +166,7 @@ class Cluster:
             raise error("leader_lost")
         self._shared.check_term(self.term)
 
-    # what this relay tells the others
+    # what this relay sends to the others
 
     def pass_on(self, committed: Sequence[Committed]) -> None:
         """Send ephemeral events that were accepted here to the live subscriptions of the others."""
@@ -175,7 +175,7 @@ class Cluster:
                 self.links.broadcast("EVENT", msgspec.Raw(each.raw), each.recipient)
 
     def tell_online(self, mesh: str, node: str, agents: tuple[str, ...] | None) -> None:
-        """Tell the others that a node is online here with these agents, or not any more."""
+        """Announce to the others that a node is online here with these agents, or no longer online."""
         self.links.broadcast("ONLINE", mesh, node, agents)
 
     async def take_over(self, session: ReaderSession) -> int:
@@ -190,7 +190,7 @@ class Cluster:
         return await self._shared.next_session(*session.name)
 
     def forward(self, submission: Submission, on_answers: Callable[[Sequence[Answer]], None]) -> None:
-        """Let the leader decide about events; one that cannot be asked, or is lost, makes the sender repeat them."""
+        """Let the leader decide about events; if it cannot be reached or is lost, the sender has to repeat them."""
         leader = self._leader_row()
         link = None if leader is None else self.links.find(leader.relay_id)
         if link is None:
@@ -209,7 +209,7 @@ class Cluster:
 
         link.ask(on_reply, "SUBMIT", [msgspec.Raw(job.raw) for job in submission.jobs])
 
-    # what the others tell this relay
+    # what the others send to this relay
 
     def take_ephemeral(self, raw: bytes, recipient: str | None) -> None:
         """Pass an ephemeral event to live subscriptions."""
@@ -217,11 +217,11 @@ class Cluster:
         self.announce([Committed(None, event, raw, event.mesh, recipient)])
 
     def take_presence(self, peer: object, online: dict[str, dict[str, list[str]]]) -> None:
-        """Replace who is online at a peer."""
+        """Replace the nodes that are online at a peer."""
         self._sessions.presence.replace_elsewhere(peer, online)
 
     def take_online(self, peer: object, mesh: str, node: str, agents: list[str] | None) -> None:
-        """Change who is online at a peer."""
+        """Change the agents of a node that is online at a peer."""
         self._sessions.presence.note_elsewhere(peer, mesh, node, agents)
 
     def end_sessions(self, mesh: str, node: str, instance: str | None, on_done: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 It takes the same calls as posthouse.relay.locks.service.Locks. An operation that comes while no leader is known waits
 for one, for a few seconds. If the leader is lost before it has answered, the outcome is unknown: the caller gets
-leader_lost and may repeat the operation with its request id. Watches go on at the next leader.
+leader_lost and may repeat the operation with its request id. Watches continue at the next leader.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class ClusterLocks:
         self._leader: PeerLink | None = None
         self._changed = asyncio.Event()
         self._observer: MetricsObserver = NullObserver()
-        #: watches with the request that the leader has of each
+        #: watches, each with the number of its request at the leader
         self._watches: dict[LockWatch, tuple[PeerLink, int] | None] = {}
-        #: forwarded operations that may wait: how to know that their caller is gone, and how to end its wait then
+        #: forwarded operations that may wait: a check whether the caller is gone, and how to end its wait
         self._waits: dict[tuple[PeerLink, int], tuple[Callable[[], bool], OnLockAnswer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -213,7 +213,7 @@ class ClusterLocks:
             self.local.watches.remove(watch)
 
     def _show(self, watch: LockWatch, reply: Reply | None) -> None:
-        if reply is None or watch not in self._watches:  # the next leader goes on
+        if reply is None or watch not in self._watches:  # the next leader continues
             return
         state = unpack_lock_answer(*reply)
         if isinstance(state, PosthouseError):
@@ -224,7 +224,7 @@ class ClusterLocks:
         watch.on_state(state)
 
     async def _withdraw_gone(self) -> None:
-        """Tell the leader which callers that wait there are gone, and end their waits here."""
+        """Report to the leader which of its waiting callers are gone, and end their waits here."""
         while True:
             await asyncio.sleep(_GONE_CHECK_S)
             for (leader, number), (is_gone, on_answer) in list(self._waits.items()):

@@ -41,7 +41,7 @@ class Following:
         self._announce = announce
 
     def apply(self, commits: ForeignCommits) -> None:
-        """Apply what was committed, in order; a relay that cannot has wrong rights in memory, and has to end."""
+        """Apply what was committed, in order; a relay that fails to has outdated rights in memory, and must end."""
         try:
             self._apply(commits)
         except Exception:
@@ -66,7 +66,7 @@ class Following:
             self._apply_delivery(record)
 
     def _apply_delivery(self, record: ForeignRecord) -> None:
-        """Let the sessions of the nodes that a record concerns look at the store."""
+        """Let the sessions of the nodes that a record concerns read the store."""
         mesh, sessions = record.mesh or "", self._sessions
         if not sessions.has_any(mesh):
             return

@@ -1,9 +1,9 @@
-"""Which relays of a store are alive, and which of them leads; judged by counters on the own monotonic clock.
+"""Which relays of a store are alive, and which of them leads: decided from counters and this relay's monotonic clock.
 
 Every relay raises its counter in the store twice a second, and the leader that of its term as well. A relay counts as
 lost when its counter has not changed for LOST_NS of the observer's own clock: no wall clock of another machine is
-compared. The judgement only decides when to try: whether a relay leads is decided in the store, where a term has one
-leader and each of its transactions checks the term.
+compared. This only decides when to try: whether a relay leads is decided in the store, where a term has one leader and
+each of its transactions checks the term.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FORGOTTEN_NS = 30 * SECOND_NS  # after that the leader deletes the row of a lost
 
 
 class Membership:
-    """Judges views of the cluster; made for one relay."""
+    """Derives the state of the cluster from views; made for one relay."""
 
     def __init__(self, relay_id: str) -> None:
         self.relay_id = relay_id
@@ -27,7 +27,7 @@ class Membership:
         self.view = ClusterView([], None)
 
     def note(self, view: ClusterView, now_ns: int) -> None:
-        """Take note of a view."""
+        """Apply a view."""
         self.view = view
         beats = {}
         for row in view.relays:
@@ -50,7 +50,7 @@ class Membership:
         return (now_ns - self._beats[relay_id][1]) / SECOND_NS
 
     def forgotten(self, now_ns: int) -> list[str]:
-        """Return the other relays that have been lost for long."""
+        """Return the other relays that have been lost for a long time."""
         lost = [relay for relay, (_beat, at_ns) in self._beats.items() if now_ns - at_ns >= FORGOTTEN_NS]
         return [relay for relay in lost if relay != self.relay_id]
 
@@ -60,6 +60,6 @@ class Membership:
         return leader is None or not leader.relay_id or now_ns - self._leader_beat[1] >= LOST_NS
 
     def leads(self, term: int) -> bool:
-        """Return True if this relay leads in a term, as far as the view knows."""
+        """Return True if this relay leads in a term, according to the last view."""
         leader = self.view.leader
         return leader is not None and (leader.term, leader.relay_id) == (term, self.relay_id)

@@ -1,4 +1,4 @@
-"""Connections from this relay to the others of its store: one WebSocket to each, opened again while the relay lives.
+"""Connections from this relay to the others of its store: one WebSocket to each, reopened while the relay is alive.
 
 Frames to one relay keep their order. A request gets its answers through a callback, which gets None once if the
 connection is lost first: the outcome is then unknown. Frames without a request are sent at most once. The relay's key
@@ -94,7 +94,7 @@ class PeerLink:
                 await asyncio.sleep(_RETRY_S)
 
     async def _connect(self, session: aiohttp.ClientSession) -> None:
-        # the guard of a relay knows the names that clients call it by; a peer is known by its token
+        # the guard of a relay checks the names that clients use; a peer is identified by its token
         headers = {"Authorization": f"Bearer {self._token()}", "Host": "localhost"}
         async with session.ws_connect(self._url, headers=headers, max_msg_size=FRAME_BYTES, compress=0) as socket:
             self._unsent = unsent = asyncio.Queue[bytes](MAX_UNSENT)
@@ -118,7 +118,7 @@ class PeerLink:
             await socket.send_str((await unsent.get()).decode())
 
     def _take_reply(self, frame: list[Any]) -> None:
-        """Give an answer to its request; all but LOCKED, which a watch gets again and again, are the last."""
+        """Pass an answer to its request; each is the last one, except LOCKED, of which a watch gets many."""
         verb, number, *rest = frame
         on_reply = self._replies.get(number)
         if on_reply is None:
@@ -161,7 +161,7 @@ class PeerLinks:
             link.send(*parts)
 
     async def keep(self, peers: Mapping[str, str]) -> None:
-        """Have connections to exactly these relays, given by id with their URLs."""
+        """Open and close connections so that exactly these relays are connected, given by id with their URLs."""
         for relay_id in [each for each in self._links if each not in peers]:
             await self._links.pop(relay_id).close()
         for relay_id, url in peers.items():

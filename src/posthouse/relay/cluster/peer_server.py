@@ -1,4 +1,4 @@
-"""The other side of a connection between relays: what another relay of this store asks of this one.
+"""The serving side of a connection between relays: answers the frames of another relay of this store.
 
 The route has verified that the peer has the relay's key. The verbs are those of posthouse.relay.cluster.peer_frames.
 """
@@ -37,11 +37,11 @@ class PeerHost(Protocol):
         ...
 
     def take_presence(self, peer: object, online: dict[str, dict[str, list[str]]]) -> None:
-        """Replace who is online at a peer."""
+        """Replace the nodes that are online at a peer."""
         ...
 
     def take_online(self, peer: object, mesh: str, node: str, agents: list[str] | None) -> None:
-        """Change who is online at a peer."""
+        """Change the agents of a node that is online at a peer."""
         ...
 
     def end_sessions(self, mesh: str, node: str, instance: str | None, on_done: Callable[[], None]) -> None:

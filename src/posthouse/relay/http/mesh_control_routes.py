@@ -72,7 +72,7 @@ async def set_state(call: RelayCall) -> HttpResponse:
 
 
 async def delete_mesh(call: RelayCall) -> HttpResponse:
-    """Delete a mesh for ever; its content goes in the background."""
+    """Delete a mesh for ever; its content is removed in the background."""
     await call.context.engine.mesh_control.delete(call.node, call.params["mesh"])
     return json_response(Done())
 

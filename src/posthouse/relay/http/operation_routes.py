@@ -198,10 +198,10 @@ async def read_journal(call: RelayCall) -> HttpResponse:
     cursor: str | None
     if arguments.order == "desc":
         if arguments.after is not None:
-            raise error("parameter_invalid", name="after", reason="newest first goes on with before")
+            raise error("parameter_invalid", name="after", reason="newest first continues with before")
         records, cursor = await engine.newest_journal(call.node, before=arguments.before, types=types, limit=limit)
     elif arguments.before is not None:
-        raise error("parameter_invalid", name="before", reason="oldest first goes on with after")
+        raise error("parameter_invalid", name="before", reason="oldest first continues with after")
     else:
         records, cursor = await engine.journal(call.node, after=arguments.after, types=types, limit=limit)
     bodies = [JournalRecord(r.seq, r.at_ns, r.type, r.mesh, r.actor, r.ref, r.decoded_body()) for r in records]

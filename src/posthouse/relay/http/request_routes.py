@@ -33,7 +33,7 @@ from posthouse.relay.store.event_rows import StoredEvent
 from posthouse.relay.wire.accept_results import Accepted, Declined
 
 _KEEP_ALIVE_S = 10.0
-_LOOK_S = 0.5  # between looks whether the relay stops
+_LOOK_S = 0.5  # between checks whether the relay stops
 _WRITE_S = 30.0
 _HEADERS = {**SAFETY_HEADERS, "Content-Type": "application/x-ndjson", "X-Accel-Buffering": "no"}
 
@@ -67,7 +67,7 @@ async def send_request(call: RelayCall) -> HttpResponse:
 
 
 def _read(event: Event, node: str, now_ns: int) -> tuple[Message, RequestMark]:
-    """Return the message of a request and its mark, or raise why it is none of this caller."""
+    """Return the message of a request and its mark, or raise why it is not a request of this caller."""
     if event.pubkey != node:
         raise error("request_malformed", reason="its author is not the caller, which gets the answers")
     message = read_message(event)

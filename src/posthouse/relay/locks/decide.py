@@ -1,11 +1,10 @@
 """Lock decisions inside the writer's transaction: read the leases, apply the rules, write rows and records.
 
 Each method is one unit of work. It changes nothing but the store and the mark of waiters that were served, which a
-rollback takes back, so the writer may run it again. What becomes free goes to waiters first, in the same
-transaction, so no request overtakes the queue. Every change of a row has a record of its own.
-At the start of a run every lease that may still be active gets its full length again, and the counter of tokens rises
-to the clock. Under a new epoch these leases also lose their tokens: the history that was lost may have granted the
-lock to another holder.
+rollback takes back, so the writer may run it again. A lock that becomes free goes to waiters first, in the same
+transaction, so no request overtakes the queue. Every change of a row has a record of its own. At the start of a run
+every lease that may still be active gets its full length again, and the counter of tokens rises to the clock. Under a
+new epoch these leases also lose their tokens: the history that was lost may have granted the lock to another holder.
 """
 
 from __future__ import annotations
@@ -271,7 +270,7 @@ class Decider:
             scopes, granted = wider, held
 
     def _try(self, unit: Unit, waiter: Waiter, now_ns: int, effects: _Effects) -> Grant | Denied:
-        """Decide about a waiter; it is served unless the outcome is that it still has to wait."""
+        """Decide about a waiter; it is served unless it still has to wait."""
         request = waiter.request
         outcome = self._decide(unit, request.mesh, waiter.lease_request, now_ns, waiter.ticket, effects)
         if _is_held(outcome):

@@ -229,7 +229,7 @@ class Locks:
         refusal = self._refusal(node, request)
         if not self._meshes.rights(node, request.mesh):  # it may release what it holds, and learn nothing else
             shown = error("not_member", node=node, mesh=request.mesh)
-            if refusal is not None and refusal.code == "key_not_approved":  # its owner knows the mesh
+            if refusal is not None and refusal.code == "key_not_approved":  # a former holder knows the mesh
                 shown = refusal
             on_answer = partial(_conceal, shown, on_answer)
         if refusal is not None:
@@ -263,7 +263,7 @@ class Locks:
         self.watches.remove(watch)
 
     async def list(self, node: str, request: ListLocks) -> LockPage:
-        """Return a page of the locks that a node may see; it is not ordered with other operations."""
+        """Return a page of the locks that a node may see; reading it is not ordered with other operations."""
         return await self._lists.page(node, request)
 
     def _view(self, mesh: str, resource: str, on_view: OnView) -> None:

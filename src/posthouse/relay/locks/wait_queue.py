@@ -202,7 +202,7 @@ class WaitQueues:
             del self._trees[mesh]
 
     def waits_again(self, waiter: Waiter) -> bool:
-        """Return True if the session of a waiter waits for something else, too."""
+        """Return True if the session of a waiter also waits for something else."""
         return self._sessions[waiter.holder] > 1
 
     def waiting_for(self, mesh: str, scope: Scope) -> int:
@@ -296,7 +296,7 @@ class ServingOrder:
                 heapq.heapreplace(heap, (following.ticket, cursor))
 
     def block(self, claims: Iterable[Claim]) -> None:
-        """Take note of claims that later waiters have to respect."""
+        """Note claims that later waiters have to respect."""
         for claim in claims:
             if claim.is_shared:
                 continue
@@ -309,7 +309,7 @@ class ServingOrder:
                         each.exclusive.add((claim.owner, claim.session))
 
     def hold(self, claims: Sequence[Claim]) -> None:
-        """Take note of claims that were granted."""
+        """Note claims that were granted."""
         self._granted.update([(claim.owner, claim.session) for claim in claims])
         self.block(claims)
 

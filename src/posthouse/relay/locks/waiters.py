@@ -1,10 +1,10 @@
-"""The event loop's side of waiting for locks: it enters waiters, answers them after commits, and ends their waits.
+"""The event loop's side of waiting for locks: adds waiters, answers them after commits, and ends their waits.
 
 A waiter joins its queues first and submits its unit of work second, so no release can slip in between. It is answered
 once: by a commit that served it, or by its final check. Before the final check the waiter is withdrawn, so no other
 transaction can serve it meanwhile. Commits are reported in order, so by then the loop has seen every earlier commit
-that served it: no caller gets "held" and owns the lock. Alarms stand for leases that waiters wait for; when one is
-due, or a waiter has left, the writer looks whether others can be served. No timer ends a lease.
+that served it: no caller gets "held" and owns the lock. Each lease that waiters wait for has an alarm; when one is due,
+or a waiter has left, the writer checks whether others can be served. No timer ends a lease.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class LockWaiters:
         waiter.answer(answer)
 
     def _set_timer(self, deadline_boot_ns: int | None) -> None:
-        """Look again at this time, and at least every half second while clients wait."""
+        """Check again at this time, and at least every half second while clients wait."""
         delay_s = CHECK_EVERY_S
         if deadline_boot_ns is not None:
             delay_s = min(max((deadline_boot_ns - self._clock.boot_ns()) / SECOND_NS, 0.0), CHECK_EVERY_S)

@@ -2,7 +2,7 @@
 
 All watchers of one name share one read, and changes that come while it runs share the next one, so a busy lock costs
 one read per commit at most, and a watcher sees the newest state, not every state. A lease that just runs out changes
-nothing in the store: watches look again when it should be over. A renewal changes no holder and is not shown.
+nothing in the store: watches read again when it should be over. A renewal changes no holder and is not shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from posthouse.model.lock_scope import covers
 from posthouse.relay.wire.lock_operations import LockState
 
 _LOOK_EVERY_S = 0.5  # boot time runs ahead of the loop's clock after a suspend
-#: Called with the view and the number of waiters, or with why they cannot be read.
+#: Called with the view and the number of waiters, or with the error if they cannot be read.
 OnView = Callable[[LockView | PosthouseError, int], None]
 
 
@@ -44,7 +44,7 @@ class _Watched:
         self.watches: set[LockWatch] = set()
         self.is_reading = False
         self.is_stale = False
-        #: boot time of the next look that is planned
+        #: boot time of the next planned read
         self.look_at_ns: int | None = None
 
     def __lt__(self, other: _Watched) -> bool:  # ties in the heap
@@ -107,7 +107,7 @@ class LockWatches:
                 watch.on_state(refusal)
 
     def on_change(self, mesh: str, rows: Sequence[LockRow]) -> None:
-        """Look again at the watched names that these leases cover."""
+        """Read the watched names that these leases cover again."""
         names = self._names.get(mesh)
         if names is None:
             return
@@ -136,7 +136,7 @@ class LockWatches:
 
     def _show(self, watched: _Watched, view: LockView | PosthouseError, waiting: int) -> None:
         watched.is_reading = False
-        if isinstance(view, PosthouseError):  # the store cannot be read now: look again soon
+        if isinstance(view, PosthouseError):  # the store cannot be read now: try again soon
             self._look_at(self._clock.boot_ns(), watched)
             return
         shown = (view.held, [(row.resource, row.owner, row.token, row.is_shared) for row in view.holders])

@@ -76,7 +76,7 @@ class MeshChanges:
             self._committer.flush_deferred()  # a block closes deliveries: it must see them as sent
             try:
                 result = await self._store.submit(if_current(write, self.meshes.changed_at))
-            except MeshesChanged:  # memory has the change of the other relay by now
+            except MeshesChanged:  # by now memory has the change of the other relay
                 continue
             apply(result)
             return result
@@ -207,7 +207,7 @@ class Administration:
         return sorted(found.access.values(), key=lambda row: row.node)
 
     async def save_access(self, actor: str, row: AccessRow) -> None:
-        """Set what a node is denied, or what every node without a row of its own is denied."""
+        """Set the rights that a node is denied, or that every node without a row of its own is denied."""
         if row.node != ALL_NODES:
             validate_node_id(row.node)
 

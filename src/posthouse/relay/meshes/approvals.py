@@ -2,7 +2,8 @@
 
 A held key has the place of its member (name, role, queue, subscriptions) and no right in the mesh; the old key has none
 either, and messages queue up. Approval gives the rights. Refusal removes the member and denies its new key everything,
-so that it cannot come back under the name, even into an open mesh. Keys that wait stay held if the demand ends.
+so that it cannot come back under the name, even into an open mesh. Keys that wait stay held if the mesh stops demanding
+approval.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Approvals:
         return found.row, [(row, found.members[row.node]) for row in held]
 
     async def require(self, actor: str, mesh: str, *, is_required: bool) -> None:
-        """Demand approval of new keys from now on, or no longer."""
+        """Start or stop demanding approval of new keys."""
         if mesh == PINCH_MESH:
             raise error("mesh_reserved", mesh=mesh)
 
@@ -81,7 +82,7 @@ class Approvals:
                 end_membership(unit, found, node, actor)
 
             def apply(_: None) -> None:
-                found.access[node] = denial  # before the entry goes: other threads read rights
+                found.access[node] = denial  # before the entry is removed: other threads read rights
                 found.drop_member(node)
 
             return write, apply

@@ -1,10 +1,10 @@
 """Keys that end: rotated by their owner, recovered with a recovery key, replaced or revoked by an admin of the relay.
 
 A change is one transaction: the key is retired, everything that it has (memberships with role and name, mailboxes with
-their queues and dedupe records, subscriptions, blocks, invites, webhooks) moves to its successor, and the journal says
-so. A key has one successor; the same rotation again gets the first answer. Coordinates stay under the old key. Leases
-stay too; the successor may release them. After the commit the old key has no right anywhere, so its connections and
-tokens end. Where the admins of a mesh approve new keys, the successor has its place but no right until they do.
+their queues and dedupe records, subscriptions, blocks, invites, webhooks) moves to its successor, and the journal
+records it. A key has one successor; the same rotation again gets the first answer. Coordinates stay under the old key.
+Leases stay too; the successor may release them. After the commit the old key has no right anywhere, so its connections
+and tokens end. Where the admins of a mesh approve new keys, the successor has its place but no right until they do.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class KeyChanges:
         return sorted(found | set(unit.mailbox_meshes(node)))
 
     def _check_known(self, unit: Unit, node: str) -> None:
-        """Raise key_unknown for a key without any row: strangers could retire as many as they like."""
+        """Raise key_unknown for a key without any row: otherwise strangers could retire any number of keys."""
         if node not in self._meshes.retired and not self._meshes_of(unit, node):
             raise error("key_unknown", node=node)
 
@@ -201,7 +201,7 @@ class KeyChanges:
 
 
 def _store(unit: Unit, row: EventRow) -> list[Committed]:
-    """Store a rotation as an event, unless it was stored before; limits of its mesh must not stop it."""
+    """Store a rotation as an event, unless it was stored before; regardless of the limits of its mesh."""
     if unit.known([row.event.id]):
         return []
     (seq,) = unit.add_events([row])

@@ -30,7 +30,7 @@ class MeshControl:
         self._changes = changes
         self._meshes = changes.meshes
         self._store = store
-        #: called after a change that gives the sweeper work
+        #: called after a change that the sweeper has to apply
         self._on_changed = on_changed
 
     def find(self, actor: str, mesh: str) -> Mesh:
@@ -45,7 +45,7 @@ class MeshControl:
         return (await self._store.usage()).get(mesh, Usage(0, 0))
 
     async def set_limits(self, actor: str, mesh: str, source: LimitSource, limits: MeshLimits) -> MeshLimits:
-        """Set one set of limits as a whole; return the limits that hold now."""
+        """Replace one set of limits; return the limits in force."""
         validate_limits(limits)
         row = LimitsRow(mesh, source, limits)
 
@@ -89,7 +89,7 @@ class MeshControl:
         return await self._changes.make(prepare)
 
     async def delete(self, actor: str, mesh: str) -> None:
-        """Delete a mesh for ever: it has no members any more, and its content goes in the background."""
+        """Delete a mesh for ever: it has no members any more, and its content is removed in the background."""
 
         def prepare() -> Change:
             former = self._find_other(actor, mesh).row

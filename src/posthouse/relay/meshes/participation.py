@@ -58,7 +58,7 @@ class Participation:
         await self._changes.make(prepare)
 
     def _check_topic_quota(self, actor: str, mesh: str) -> None:
-        """Raise if the actor, or the mesh, has too many topics; only limits of the mesh shut its admins out, too."""
+        """Raise if the actor, or the mesh, has too many topics; the limits of the mesh apply to its admins too."""
         found = self._meshes.find(mesh)
         topics, most = found.topics, found.limits.max_topics
         if most is not None and len(topics) >= most:

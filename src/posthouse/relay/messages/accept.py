@@ -1,10 +1,9 @@
 """Accept messages inside the transaction: look up duplicates, find recipients with room, write, answer.
 
-One object serves the messages of one group. Where the messages of a sender to a destination go is worked out once
-per group. Only rows are left behind, so the writer may run a group again. A message is a duplicate if its sender
-and agent used its client_message_id before (the dedupe record says so) or, once the record may have been swept, if
-its event id is known. `MessageHandlers` gives the accept path the handlers of messages, confirmations, receipts and
-deletions.
+One object serves the messages of one group. The route of a sender's messages to a destination is worked out once per
+group. Nothing but rows changes, so the writer may run a group again. A message is a duplicate if its sender and agent
+used its client_message_id before (the dedupe record says so) or, once the record may have been swept, if its event id
+is known. `MessageHandlers` gives the accept path the handlers of messages, confirmations, receipts and deletions.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _CLOCKS_DIFFER_NS = DAY_S * SECOND_NS  # far more than a message may be ahead of
 
 
 class _Recipients(msgspec.Struct, eq=False, gc=False):
-    """The queues that a message goes to, and those that it does not go to; shared by the messages of a route."""
+    """The queues that get a message, and those that do not; shared by the messages of a route."""
 
     sender: GroupQueue
     queued: Sequence[GroupQueue]
@@ -84,7 +83,7 @@ class MessageHandlers:
         successor: Callable[[str], str] = lambda node: node,
     ) -> None:
         self.settings = settings
-        #: returns the key that stands for a node today
+        #: returns the current key of a node
         self._successor = successor
         #: node id of the relay, whose deletions may name events of any author
         self._relay = relay
@@ -143,7 +142,7 @@ class Messages:
     def decide(self, row: EventRow, known_seq: int | None, refusal: PosthouseError | None) -> Decision:
         """Return the first answer of a duplicate, a refusal, or the row with its journal record complete.
 
-        A message that is to be written takes the room of its readers.
+        A message that is to be written takes room in the queues of its readers.
         """
         addressed = _addressed(row)
         if (duplicate := self._duplicate(row, addressed)) is not None:
@@ -197,7 +196,7 @@ class Messages:
         return answers
 
     def _note_gaps(self, row: EventRow, seq: int, topic: str, not_queued: Sequence[NotQueued]) -> None:
-        """Let the readers without room find a message of a topic in its history later."""
+        """Record a gap for readers without room, so that they find the message in the topic's history later."""
         names = [(row.mesh, each.recipient) for each in not_queued]
         self._unit.deliveries.add_gaps([(self._queues.by_name[name].queue_id, topic, seq, seq, 1) for name in names])
         self._effects.gaps.update(names)
@@ -235,7 +234,7 @@ class Messages:
         return None
 
     def _find_recipients(self, row: EventRow, addressed: Addressed) -> _Recipients | PosthouseError:
-        """Return where a message goes, or why it cannot be queued; a topic goes to the readers that have room."""
+        """Return a message's recipients, or why it cannot be queued; a topic message goes to readers with room."""
         route = self._routes.get(addressed.route)
         if route is None:
             found = self._find_route(addressed.route)

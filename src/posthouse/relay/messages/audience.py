@@ -42,7 +42,7 @@ class MeshAudience:
     def find_readers(self, sender: str, recipient: str | None, topic: str) -> tuple[str, ...] | PosthouseError:
         """Return the nodes that a message is for, or why there is no such destination.
 
-        What is sent to a key that was rotated goes to its successor, which can open it with the old key.
+        A message to a key that was rotated goes to its successor, which can open it with the old key.
         """
         mesh = self._mesh.row.mesh
         if recipient is not None:

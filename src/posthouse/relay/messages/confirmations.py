@@ -1,9 +1,9 @@
 """Accept confirmations and receipts inside the transaction: each id counts for itself, and the answer lists each.
 
 A confirmation closes deliveries of its author that are open or parked; never one that has expired, was purged or
-blocked, or was confirmed before. A receipt says what became of a direct message at its reader's host; the first one
-of a delivery counts, and it closes nothing. Neither is stored without any effect. A copy for the sender is kept until
-the sender provably read it.
+blocked, or was confirmed before. A receipt says what became of a direct message at its reader's host; only the first
+receipt of a delivery counts, and it closes nothing. An event without any effect is not stored. A copy for the sender is
+kept until the sender has provably read it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class _Effect(NamedTuple, Generic[T]):
-    #: the key that stands for the sender today, and its queue id
+    #: the sender's current key, and its queue id
     sender: str
     sender_id: int
     #: what has an effect
@@ -51,7 +51,7 @@ class _Effect(NamedTuple, Generic[T]):
 
 
 class _ReadersEvents(ABC, Generic[T]):
-    """Events of one group in which readers say what became of messages; one with an effect is free."""
+    """Confirmations or receipts of one group; an event with an effect is not charged."""
 
     #: duplicates are detected by their event id only
     check_ids_through_ns = INT64_MAX
@@ -70,7 +70,7 @@ class _ReadersEvents(ABC, Generic[T]):
         self._effects: dict[str, _Effect[T]] = {}
 
     def decide(self, row: EventRow, known_seq: int | None, refusal: PosthouseError | None) -> Decision:
-        """Apply what an event says and return its row, complete; a refusal for the rate counts only without effect."""
+        """Apply an event and return its complete row; a rate refusal only applies if the event has no effect."""
         if known_seq is not None:
             return Accepted(row.event.id, known_seq, True)
         if row.event.id in self._effects:
@@ -194,7 +194,7 @@ def _receipt(row: EventRow) -> Receipt:
 
 
 def _unreceipted_reason(row: ReceiptRow | None, sender_id: int) -> str | None:
-    """Return why a receipt says nothing about an id, or None if it does."""
+    """Return why a receipt has no effect on an id, or None if it has one."""
     if row is None:
         return "unknown"
     if row.sender != sender_id:
@@ -206,7 +206,7 @@ def _unreceipted_reason(row: ReceiptRow | None, sender_id: int) -> str | None:
     return row.state if row.state in _SILENT else None
 
 
-#: states in which the sender must not, or need not, learn anything
+#: states that the sender must not, or need not, learn about
 _SILENT = frozenset({State.EXPIRED, State.PURGED, State.BLOCKED})
 
 

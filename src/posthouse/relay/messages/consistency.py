@@ -147,7 +147,7 @@ def check_message_records(db: apsw.Connection) -> Iterator[str]:
         yield f"messages: the dedupe record of {seq} lacks its message, or is not marked as pruned"
     for (seq,) in db.execute(SQL.events_without_record, {"least_ns": _LEAST_NS}):
         yield f"messages: the message {seq} has no record"
-    successor = Meshes(read_mesh_rows(db)).successor  # the record belongs to the key that stands for the author today
+    successor = Meshes(read_mesh_rows(db)).successor  # the record belongs to the author's current key
     for seq, *record, raw in db.execute(SQL.records_with_content):
         event = decode_event(raw)
         try:
@@ -204,7 +204,7 @@ def _compare_states(db: apsw.Connection, replay: DeliveryReplay) -> Iterator[str
             yield f"deliveries: {id_} for {node} is {state}, the journal says {expected}"
     kept = {id_ for (id_,) in db.execute(SQL.record_ids)}
     for (_mesh, node, id_), expected in unseen.items():
-        if id_ in kept:  # else its record expired, and its deliveries were deleted with it
+        if id_ in kept:  # otherwise its record expired, and its deliveries were deleted with it
             yield f"deliveries: {id_} for {node} is missing, the journal says {expected}"
 
 

@@ -1,8 +1,8 @@
 """Requests that wait for answers on this relay: each gets the answers that are committed while it is open.
 
-A request is an ordinary message; this module only finds its answers among committed messages and hands them to the
-caller that waits. Nothing is stored: a caller that lost its connection sends the same request again and gets the
-answers that were stored meanwhile. Answers also go to the queue of the request's sender, like every message.
+A request is an ordinary message; this module only finds its answers among committed messages and passes them to the
+waiting caller. Nothing is stored: a caller that lost its connection sends the same request again and gets the answers
+that were stored meanwhile. Answers also go to the queue of the request's sender, like every message.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OpenRequest:
         self.answers: asyncio.Queue[FoundAnswer] = asyncio.Queue()
 
     def offer(self, seq: int, event: Event, raw: bytes) -> None:
-        """Take a message that names the request, if it answers it."""
+        """Queue a message that names the request for the caller, if it answers the request."""
         answer = read_message(event)
         if is_answer_to(self.request, self.node, answer, event.pubkey):
             self.answers.put_nowait(FoundAnswer(seq, raw, read_answer_state(message_meta(answer))))
@@ -84,7 +84,7 @@ class OpenRequests:
             self._listening.set(is_needed=bool(self._open))
 
     def _publish(self, batch: Sequence[Committed]) -> None:
-        """Hand committed answers to the requests that wait for them; called in commit order."""
+        """Pass committed answers to the requests that wait for them; called in commit order."""
         for committed in batch:
             if committed.event.kind != MESSAGE or committed.seq is None:
                 continue
@@ -92,7 +92,7 @@ class OpenRequests:
                 waiting.offer(committed.seq, committed.event, committed.raw)
 
     async def offer_stored(self, message_id: str, after_seq: int, waiting: OpenRequest) -> int:
-        """Hand over the answers that are stored already; return the seq up to which they were read."""
+        """Pass on the answers that are already stored; return the seq up to which they were read."""
         wanted = Filter(kinds=frozenset({MESSAGE}), tags={"e": frozenset({message_id})}, mesh=waiting.request.mesh)
         scope = Scope(waiting.node, frozenset({waiting.request.mesh}))
         while True:

@@ -2,7 +2,7 @@
 
 Each change is one unit of work; open sessions get it after its commit. Admins of a mesh are its operators: they see
 states, not content. The sender and admins see all recipients of a message, a recipient only itself; a node that may no
-longer read the mesh sees nothing. A block must not show: to the sender a blocked delivery looks queued, and later
+longer read the mesh sees nothing. A block stays hidden: to the sender a blocked delivery looks queued, and later
 expired.
 """
 
@@ -32,7 +32,7 @@ class QueueOperations:
         self._meshes = meshes
 
     async def reject(self, node: str, message_id: str, reason: str) -> None:
-        """Park an open delivery of a reader, or raise why not."""
+        """Park an open delivery of a reader, or raise why it cannot be parked."""
         found = await self._reads.message(message_id, node)
         if found is None or not found["deliveries"]:
             raise error("delivery_unknown", id=message_id)

@@ -1,8 +1,8 @@
 """Presence: the roster of a mesh, the nodes and agents that are online, and profiles, for its open reader sessions.
 
-Changes that happen together are sent as one shared frame. A node that leaves and comes back within a moment was
-never offline for its mesh. Which agents are online is what a node's sessions say; it is never stored. A roster shows
-the agents of profiles up to a bound; a reader fetches the profiles whose agents it does not show.
+Changes that happen together are sent as one shared frame. A node that leaves and comes back within a moment is never
+shown as offline. A node's sessions say which of its agents are online; that is never stored. A roster shows the agents
+of profiles up to a bound; a reader fetches the profiles whose agents it does not show.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class PresenceTracker:
         return {mesh: {session.node: session.agents for session in sessions} for mesh, sessions in self._open.items()}
 
     def replace_elsewhere(self, relay: object, online: dict[str, dict[str, list[str]]]) -> None:
-        """Replace what another relay has said about its sessions; with nothing when it is gone."""
+        """Replace the online nodes reported by another relay; with nothing when it is gone."""
         former = self._elsewhere.pop(relay, {})
         if online:
             self._elsewhere[relay] = online
@@ -125,7 +125,7 @@ class PresenceTracker:
                 self._note_change(mesh, node)
 
     def note_elsewhere(self, relay: object, mesh: str, node: str, agents: list[str] | None) -> None:
-        """Note that a node is online at another relay with these agents, or not any more."""
+        """Note that a node is online at another relay with these agents, or no longer online."""
         nodes = self._elsewhere.setdefault(relay, {}).setdefault(mesh, {})
         if agents is None:
             nodes.pop(node, None)

@@ -1,8 +1,8 @@
 """A reader session: a cursor over one reader's queue, on one connection.
 
 A session has two cursors. One carries messages: at most `window` deliveries are unconfirmed, and the time of the last
-progress decides when a reader counts as stuck. The other carries confirmations to the sender: a ping behind each batch
-proves that the sender read it, and only then the store drops it.
+progress decides when a reader counts as stuck. The other carries confirmations to the sender: a ping after each batch
+proves that the sender has read it, and only then does the store drop it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_UNANSWERED = 8  # batches of confirmations without a pong
 
 
 class SessionHost(Protocol):
-    """What a session needs of the registry that opened it: reads, deferred writes and the roster."""
+    """The part of ReaderSessions that a session uses: reads, deferred writes and the roster."""
 
     @property
     def clock(self) -> Clock: ...
@@ -280,7 +280,7 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         self._is_idle.set()
 
     def on_sent(self, seqs: Sequence[int], needs_no_confirm: Sequence[int]) -> None:
-        """Take note that deliveries were written to the peer."""
+        """Note that deliveries were written to the peer."""
 
     def attempted(self, *, is_timeout: bool) -> list[int]:
         """Return the deliveries that count an attempt because the connection has ended."""
@@ -333,7 +333,7 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
             ended: set[int] = set()
             self._ended_meanwhile = ended
             page = await self.host.read_page(self, self.position, limit)
-            if ended.isdisjoint(page.seqs):  # else the reader may know that one is confirmed: it does not get it again
+            if ended.isdisjoint(page.seqs):  # a reader that knows that one is confirmed must not get it again
                 self._ended_meanwhile = None
                 return page
 

@@ -1,4 +1,4 @@
-"""All open reader sessions of a relay: they get the effects of each commit, and defer their own writes.
+"""All open reader sessions of a relay: apply the effects of each commit to them, and defer their writes.
 
 Called on the event loop with the effects of each transaction, in commit order. A node has one session in a mesh, also
 if several relays share the store, unless the policy allows more: a new one waits until the former has ended and its
@@ -103,7 +103,7 @@ class ReaderSessions:
                 self._replace(older, session.instance)
 
     async def prepare(self, session: ReaderSession) -> None:
-        """Wait until the sessions that a new one replaces have written what they deferred, here and elsewhere."""
+        """Wait until the deferred writes of the sessions that a new one replaces are committed, here and elsewhere."""
         await self.settled(session.name)
         if self.take_over is not None and self.settings.policy is ConnectionPolicy.PREFER_NEWEST:
             self._deferred.numbers[session.name] = await self.take_over(session)
@@ -128,7 +128,7 @@ class ReaderSessions:
             self._deferred.numbers.pop(session.name, None)
 
     def apply_effects(self, effects: CommitEffects) -> None:
-        """Give the effects of one transaction to the sessions that they concern."""
+        """Apply the effects of one transaction to the sessions concerned."""
         offers: dict[Name, list[Offer]] = {}
         for queued in effects.queued:
             present = [(queued.mesh, node) for node in queued.readers if (queued.mesh, node) in self._open]
@@ -181,7 +181,7 @@ class ReaderSessions:
             session.confirmations.fall_behind()
 
     def check_in_flight(self, mesh: str, node: str) -> None:
-        """Let the sessions of a reader find out which of their deliveries another relay has closed."""
+        """Make the sessions of a reader check which of their deliveries another relay has closed."""
         for session in self._open.get((mesh, node), ()):
             session.check_in_flight()
 
@@ -272,7 +272,7 @@ class ReaderSessions:
     async def read_page(self, session: ReaderSession, after: int, limit: int) -> DeliveryPage:
         """Return the next deliveries of a session."""
         if len(self._open.get(session.name, ())) > 1:
-            await self.settled(session.name)  # this session must see what another one just sent as sent
+            await self.settled(session.name)  # this session must see deliveries that another one just sent as sent
         now_ns = self.clock.wall_ns()
         return await session.reads.page(*session.name, after, self.opened_since_ns(), now_ns, limit)
 
@@ -314,7 +314,7 @@ class ReaderSessions:
         self.observer.observe("posthouse_relay_flush_seconds", elapsed_ns / SECOND_NS)
 
     def submit(self, work: Callable[[Unit], R]) -> asyncio.Future[R]:
-        """Write after everything that sessions have deferred: a change of deliveries must see them as sent."""
+        """Write after all deferred writes of sessions: a change of deliveries must see them as sent."""
         self.committer.flush_deferred()
         return self.store.submit(work)
 
@@ -323,7 +323,7 @@ class ReaderSessions:
         await self._deferred.settled(name)
 
     def check_sessions(self) -> None:
-        """End the sessions that are stuck, and retry refused writes; called every now and then."""
+        """End the sessions that are stuck, and retry refused writes; called at regular intervals."""
         timeout_ns = round(self.settings.confirm_timeout_s * SECOND_NS)
         for session in self._all():
             if session.is_stuck(timeout_ns):

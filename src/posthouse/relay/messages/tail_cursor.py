@@ -1,7 +1,7 @@
-"""A position in a list that grows, on one connection: of messages, or of confirmations.
+"""A position in a growing list of messages or confirmations, on one connection.
 
-Behind the tail a cursor reads pages; at the tail it sends what was just committed, from memory: one path, so nothing
-overtakes and nothing is sent twice. A full window or a slow peer puts a cursor behind.
+Behind the tail a cursor reads pages; at the tail it sends new commits from memory: one path, so nothing overtakes and
+nothing is sent twice. With a full window or a slow peer a cursor falls behind.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PageT = TypeVar("PageT", bound=EntryPage)
 
 
 class TailCursor(Generic[FreshT, PageT]):
-    """A position in a list that grows: behind the tail it reads pages, at the tail it gets new entries offered.
+    """A position in a growing list: behind the tail it reads pages, at the tail new entries are offered to it.
 
     Entries that are committed while a page is read mark the cursor as passed, so it reads another page instead of
     believing that it is at the tail.
@@ -112,7 +112,7 @@ class TailCursor(Generic[FreshT, PageT]):
         """Wait a moment if that makes the next page larger."""
 
     def on_tail(self) -> None:
-        """Take note that the tail is reached."""
+        """Note that the tail is reached."""
 
     def offer(self, committed: Sequence[FreshT]) -> None:
         """Send entries that were just committed, in order, or fall behind."""

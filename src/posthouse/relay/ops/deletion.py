@@ -1,8 +1,8 @@
-"""Deletion by an administrator: select events, and delete them with deletions that the relay's key signs.
+"""Deletion by an administrator: select events, and publish deletions of them that the relay's key signs.
 
 Such a deletion is an event like any other: it takes the accept path, reaches streams and is archived, and its readers
 see whom it came from. Nodes see only deletions of events that they could read: direct messages are named in a deletion
-for each end. Work is bounded for each request; a caller goes on after the seq that the answer names.
+for each end. Work is bounded for each request; a caller continues after the seq that the answer names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DeletionOrder:
     reason: str = ""
     #: count the events and delete none
     is_dry_run: bool = False
-    #: go on after this seq
+    #: continue after this seq
     after_seq: int = 0
 
 
@@ -48,7 +48,7 @@ class DeletionResult:
     matched: int = 0
     #: events that lost their content; others had lost it before, and are named for the archive
     erased: int = 0
-    #: where the next request goes on; None: the order is done
+    #: where the next request continues; None: the order is done
     through_seq: int | None = None
 
 

@@ -38,7 +38,7 @@ SWEEP_ROWS = 200  # per transaction: other writes wait for a few milliseconds
 
 @contextlib.contextmanager
 def _warn(event: str) -> Iterator[None]:
-    """Log a failure of the body and go on: the next round tries again."""
+    """Log a failure of the body and continue: the next round tries again."""
     try:
         yield
     except PosthouseError as failure:
@@ -192,7 +192,7 @@ class Pruning:
     def __init__(self, store: RelayStore) -> None:
         self._store = store
         self._lock = asyncio.Lock()
-        #: where the next pruning goes on to check kept events
+        #: where the next pruning continues to check kept events
         self._kept_after = 0
 
     async def prune(self, archived: ArchivedRange) -> tuple[Pruned, int]:
@@ -243,7 +243,7 @@ class Pruning:
         hasher = blake3()
         for after in range(archived.from_seq - 1, archived.to_seq, _PAGE):
             page = await self._store.contents(after, min(after + _PAGE, archived.to_seq))
-            if archived.contents_version == 1:  # of a lake of an older posthouse, which knows no removed content
+            if archived.contents_version == 1:  # from the lake of an older posthouse, without removed content
                 lines = [raw + b"\n" for raw, _digest in page if raw is not None]
             else:
                 lines = [digest or b"" if raw is None else content_digest(raw) for raw, digest in page]
@@ -261,7 +261,7 @@ class Pruning:
     async def _release(self, horizon_ns: int, most: int) -> int:
         """Release kept events that need not be kept any longer; return how many.
 
-        Checks about as many as records were deleted and goes on there next time, so the cost is bounded by the gain.
+        Checks about as many as records were deleted and continues there next time, so the cost is bounded by the gain.
         """
         released = checked = ends = 0
         while checked < most and ends < 2:  # at the second end all of them were checked
@@ -285,5 +285,5 @@ def _hash_lines(hasher: blake3, lines: Iterable[bytes]) -> None:
 
 def _compare_digests(archived: ArchivedRange, given: str, actual: str) -> None:
     if not same_token(given, actual):
-        # without the actual digest: a caller must prove that it has the records, not repeat what it was told
+        # without the actual digest: a caller must prove that it has the records, not repeat what it received
         raise error("digest_mismatch", from_seq=archived.from_seq, to_seq=archived.to_seq)

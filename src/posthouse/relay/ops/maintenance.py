@@ -92,7 +92,7 @@ def _lock_key(mesh: str, row: LockRow) -> tuple[str, str, str, str]:
 
 
 def check_token_counter(db: apsw.Connection) -> Iterator[str]:
-    """Compare the counter of fencing tokens with the journal: a counter that fell back would grant a token twice."""
+    """Compare the counter of fencing tokens with the journal: a counter that went back would grant a token twice."""
     snapshot_seq, state = _last_snapshot(db)
     granted = max(state.get("token_counter", 0), db.execute(LOCKS_SQL.journal_counter, (snapshot_seq,)).get or 0)
     if (counter := last_token(db)) < granted:
@@ -247,7 +247,7 @@ def backup_relay(path: Path, target: Path) -> None:
 
 
 def restore_relay(backup: Path | None, path: Path, clock: Clock, mark_file: MarkFile | None = None) -> str:
-    """Replace a relay's store by a backup, or go on from the file that is there (None); return the new epoch."""
+    """Replace a relay's store with a backup, or continue from the existing file (None); return the new epoch."""
     known = 0 if mark_file is None else marked_counter(mark_file)
     components = (JOURNAL, *COMPONENTS)
     if backup is None:
@@ -262,7 +262,7 @@ def restore_relay(backup: Path | None, path: Path, clock: Clock, mark_file: Mark
 
 
 def reindex_relay(path: Path) -> None:
-    """Write a relay's store anew, with everything that is derived from its events, and replace the file."""
+    """Rewrite a relay's store, with everything that is derived from its events, and replace the file."""
     rebuild_store(path, (JOURNAL, *COMPONENTS), DERIVED, reindex)
 
 
@@ -288,7 +288,7 @@ def describe_damage(found: Sequence[Damage]) -> list[str]:
 def adjust_restored(db: apsw.Connection, clock: Clock, known_counter: int = 0) -> None:
     """Void the invites of a backup, and raise the counter of tokens above those that the lost history granted.
 
-    A store that was moved becomes one to start on, because it has its own epoch now.
+    A relay can start on a moved store again, because it has its own epoch now.
 
     An invite that was used after the backup must not work a second time. `known_counter` is that of the store which
     is replaced, or of its high-water mark.

@@ -1,8 +1,8 @@
 """Move a relay's store between a SQLite file and a database of PostgreSQL.
 
-A moved store keeps its epoch and its seqs, so cursors of readers and of the lake go on. The old one gets a mark in the
-last moment before the new one becomes visible, and no relay starts on it any more: a crash leaves either the old store
-as it was, or two of which at most the new one starts. Run again, an interrupted move finishes, and a finished one
+A moved store keeps its epoch and its seqs, so cursors of readers and of the lake stay valid. The old one gets a mark
+just before the new one becomes visible, and no relay starts on it any more: a crash leaves either the old store as it
+was, or two stores of which at most the new one starts. Run again, an interrupted move finishes, and a finished one
 changes nothing. A store is only replaced by one that continues its history.
 """
 
@@ -35,7 +35,7 @@ from posthouse.sqlite.store_lock import StoreLock, refuse_half_restored
 
 @dataclass(frozen=True)
 class Moved:
-    """A store at its new place."""
+    """A store at its new location."""
 
     extent: Extent
     #: of each table; None: the store had been moved before

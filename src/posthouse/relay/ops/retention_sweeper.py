@@ -1,10 +1,11 @@
 """The retention sweeper: applies the limits of meshes to what they have stored, in small steps beside traffic.
 
-One task per relay; of several on one store the one in charge works. Each round walks over the events of every mesh with
-a limit of age or versions, removes the content of deleted meshes, and forgets the ids of removed events that are too
-old to be accepted again. One step is one short transaction, so other writes never wait for a round. A store without
-room is tried again in the next round. A clock that is years ahead would make every event too old, so nothing goes by
-its age within an hour after a start or a step of the clock; versions and deleted meshes do not depend on it.
+One task per relay; of several relays on one store, the one in charge does the work. Each round walks over the events of
+every mesh with a limit of age or versions, removes the content of deleted meshes, and forgets the ids of removed events
+that are too old to be accepted again. One step is one short transaction, so other writes never wait for a round. A
+store without room is tried again in the next round. A clock that is years ahead would make every event too old, so
+nothing is removed by its age within an hour after a start or a step of the clock; versions and deleted meshes do not
+depend on it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from posthouse.relay.wire.delivery_rows import ClosedDeliveries
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
 SWEEP_S = 300.0
-STEP_EVENTS = 200  # that one transaction looks at: other writes wait for some milliseconds
+STEP_EVENTS = 200  # events per transaction: other writes wait for some milliseconds
 
 
 class RetentionSweeper:

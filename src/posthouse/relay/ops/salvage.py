@@ -1,10 +1,10 @@
 """Export what is readable of a relay's store as JSON lines, and make a new store from such a file.
 
-An export reads around damage: a page that cannot be read costs the rows on it and nothing else. An import trusts
-nothing but signatures: every event proves itself, in the order of its seq, through the same commit as a published one,
-so dedupe records, deliveries and confirmations come out as they were. Rights and times are not checked again: the
-relay accepted these events before. Invites, held locks and the journal are not exported; the counter of tokens is.
-If you change a line: 1. a new format name, 2. keep reading the old one, 3. docs/how-to/relay-backup.md.
+An export reads around damage: a page that cannot be read costs the rows on it and nothing else. An import trusts only
+signatures: every event proves itself, in the order of its seq, through the same commit as a published one, so dedupe
+records, deliveries and confirmations come out as they were. Rights and times are not checked again: the relay accepted
+these events before. Invites, held locks and the journal are not exported; the counter of tokens is. If you change a
+line: 1. a new format name, 2. keep reading the old one, 3. docs/how-to/relay-backup.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from posthouse.sqlite.store_lock import lock_path, shared_store_lock
 FORMAT = "posthouse-relay-export-v1"
 _EVENTS_PER_GROUP = 200
 _NO_LIMIT = 2**31  # of a queue: what the relay accepted must not be refused now
-_LARGEST_GAP = 2**40  # a search for readable rows gives up beyond it: no store has so many
+_LARGEST_GAP = 2**40  # a search for readable rows gives up beyond it: no store has that many
 
 
 class Header(msgspec.Struct, tag="header", forbid_unknown_fields=True):

@@ -109,7 +109,7 @@ def write_file(session: ServerConnection, fresh: Path) -> Digests:
 
 
 def restore_server(backup: Path | None, url: str, clock: Clock, mark_file: MarkFile) -> str:
-    """Replace the store of a database by a backup, or go on from what is there (None); return the new epoch."""
+    """Replace the store of a database with a backup, or continue from the existing one (None); return the new epoch."""
     if backup is None:
         with open_unused(url) as session:
             if read_stored(session).extent is None:

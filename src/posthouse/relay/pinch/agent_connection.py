@@ -2,7 +2,7 @@
 
 Frames are handled in order, and the next one is read only while few submissions are unanswered. A refusal names the
 message it refuses. Envelopes of types that it does not know are routed like any other if they have a recipient.
-A close frame of the agent is answered after what a short tool still gets.
+A close frame of the agent is answered after the envelopes that a short-lived tool still gets.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class PinchConnection(WebSocketConnection):
         super().ping(answered)
 
     async def answer_close(self) -> None:
-        """Answer the agent's close frame; a tool that leaves before delivery has started first gets what it can use."""
+        """Answer the agent's close frame; a tool that leaves before delivery starts first gets a closing batch."""
         self.is_closing = True
         session = self._session
         self.uncork()

@@ -1,11 +1,11 @@
 """The reader session of a Pinch address: when delivery starts, what was provably read, and what is sent again.
 
-A message is read once a pong comes behind it, or once a clean close comes a round trip after it. A read message is
-never sent again, because the agent may have stored it and fails on a second copy; it is parked if it stays
-unconfirmed, and a confirm still counts. Everything else is sent again, at most twice without any confirm. One page at a
-time is on its way without a stored proof, so a killed agent or relay leaves few messages that may come twice.
-An agent that closes before delivery has started is a short command-line tool: it gets only control envelopes and
-confirms, between its close frame and the answer.
+A message counts as read once a later pong arrives, or once a clean close arrives a round trip after it. A read message
+is never sent again, because the agent may have stored it and fails on a second copy; it is parked if it stays
+unconfirmed, and a confirm still counts. Everything else is sent again, at most twice without any confirm. Only one page
+at a time is in flight without a stored proof, so a killed agent or relay leaves few messages that may arrive twice. An
+agent that closes before delivery has started is a short command-line tool: it gets only control envelopes and confirms,
+between its close frame and the answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from posthouse.relay.wire.frames import binary_frame
 
 
 class ClosingBatch(NamedTuple):
-    """What a short tool got while it closed."""
+    """Envelopes that a short-lived tool got while it closed."""
 
     seqs: list[int]
     #: the last confirm; 0 if there was none
@@ -85,13 +85,13 @@ class PinchReaderSession(ReaderSession):
         return 0 if self._unproved else min(super().room, DELIVERY_BATCH)
 
     def note_confirm(self) -> None:
-        """Take note that the address has confirmed a message: what it gets again counts its attempts from zero."""
+        """Note that the address has confirmed a message: attempts of messages that are sent again count from zero."""
         if not self._has_confirmed:
             self._has_confirmed = True
             self._sessions.defer(self.name, lambda unit: _forget_attempts(unit, self.name))
 
     def note_close(self, round_trip_s: float | None) -> None:
-        """Take note that the agent has closed the connection cleanly."""
+        """Note that the agent has closed the connection cleanly."""
         self._note_read(read_by_close(self._unread.values(), self._loop.time(), round_trip_s))
 
     def on_sent(self, seqs: Sequence[int], needs_no_confirm: Sequence[int]) -> None:
@@ -192,7 +192,7 @@ class PinchReaderSession(ReaderSession):
             self._sessions.defer(self.name, write, lambda _closed: self._note_proved(read))
 
     def _note_proved(self, seqs: Sequence[int]) -> None:
-        """Send the next page, once nothing is on its way without a proof."""
+        """Send the next page once no delivery in flight lacks a stored proof."""
         self._unproved.difference_update(seqs)
         if not self._unproved and not self.is_at_tail:
             self.wake()

@@ -2,9 +2,10 @@
 
     copy of the store -> changes -> changes -> ...        follow_restart or copy_invalid -> a new copy
 
-The follower goes on from its own position after any crash of either side. When the leader cannot continue from there
+The follower continues from its own position after a crash of either side. When the leader cannot continue from there
 (it was restored or migrated, or the follower was away for too long), the follower takes a new copy by itself; until
-that is complete it keeps the old one. It serves no clients and sweeps nothing: the copy changes by the leader only.
+that is complete it keeps the old one. It serves no clients and sweeps nothing: only the leader's changes are applied to
+the copy.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from posthouse.relay.store.sqlite.store import COPY_NAME, FILE_NAME
 from posthouse.relay.wire.change_groups import ChangesPage, decode_page
 
 log = structlog.get_logger(__name__)
-POLL_S = 5.0  # a request waits so long for a change; a leader that is silent for longer is lost
+POLL_S = 5.0  # how long a request waits for a change; a leader that is silent for longer is lost
 _SILENT_S = 2 * POLL_S
 _RETRY_MAX_S = 10.0
 #: only a new copy helps
@@ -53,7 +54,7 @@ class Follower:
         self._client = client
         self._directory = directory
         self._clock = clock
-        #: called with the head of the copy once it has everything that the leader had
+        #: called with the head of the copy once it has everything the leader had
         self._on_complete = on_complete
         self._copy: FollowedCopy | None = None
         self._leader_head = 0
@@ -83,7 +84,7 @@ class Follower:
         return silent_s if self.lag_records or silent_s > _SILENT_S else 0.0
 
     async def run(self) -> None:
-        """Follow until cancelled; raise what only an operator can change."""
+        """Follow until cancelled; raise failures that only an operator can fix."""
         if (self._directory / FILE_NAME).exists():
             raise error("store_exists", path=str(self._directory / FILE_NAME))
         remove_partial_copies(self._directory)
@@ -122,7 +123,7 @@ class Follower:
             raise error("answer_invalid", relay=self._client.url.origin, reason=str(fault)) from fault
 
     async def _check_leader(self) -> None:
-        """Refuse another relay than the one that the directory follows; note the relay at first."""
+        """Refuse any relay but the one that the directory follows; the first one is noted."""
         await self._client.token()
         relay = self._client.relay
         assert relay is not None  # a token comes after the relay has named itself

@@ -2,7 +2,7 @@
 
 A node follows only if the relay's operator lists it in `relay.followers`: a copy holds everything that the relay has.
 Recording begins with the first copy and ends when no follower has asked for a while, so that a relay without followers
-pays nothing. A follower that was away for too long has to take a new copy; nothing waits for a slow one.
+pays nothing. A follower that was offline for too long has to take a new copy; nothing waits for a slow one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Followers:
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Go on with the recording of the last run if there may still be followers."""
+        """Continue the recording of the last run if there may still be followers."""
         if self._changes is None:
             return
         _remove_leftovers(self._directory)
@@ -74,7 +74,7 @@ class Followers:
         self._task = asyncio.create_task(self._watch_absence(), name="followers")
 
     def stop_waiting(self) -> None:
-        """Answer the requests that wait for changes, and let no other wait: the relay stops."""
+        """Answer the requests that wait for changes and let no new one wait, because the relay stops."""
         self._is_stopping = True
         self._notify()
 

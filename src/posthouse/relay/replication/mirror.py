@@ -2,10 +2,10 @@
 
     read after a cursor -> push        every few minutes: compare both relays by range fingerprints -> fetch -> push
 
-The mirror is a client of both relays. It keeps a cursor for each direction in a file and goes on there after a restart;
-what cursors miss (a restored relay, a lost file, an event that was refused for a while) the comparison finds. An event
-that comes back is known by its id, so two mirrors never make a loop. The mirror changes nothing and trusts nothing:
-the target verifies every signature.
+The mirror is a client of both relays. It keeps a cursor for each direction in a file and continues there after a
+restart; the comparison finds what cursors miss (a restored relay, a lost file, an event that was refused for a while).
+An event that comes back is known by its id, so two mirrors never make a loop. The mirror changes nothing and trusts
+nothing: the target verifies every signature.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class Mirrored:
     compared_bytes: int = 0
 
     def add(self, pushed: MirrorPushed) -> None:
-        """Count what became of pushed events."""
+        """Add up the outcomes of pushed events."""
         self.stored += pushed.stored
         self.known += pushed.known
         self.refused += len(pushed.refused)
 
 
 class Direction:
-    """Events on their way from one relay to the other."""
+    """Carries events from one relay to the other."""
 
     def __init__(self, source: Client, target: Client, plan: MirrorPlan, folder: Path, done: Mirrored) -> None:
         self.source = source
@@ -145,7 +145,7 @@ class Mirror:
         self._back = Direction(second, first, plan, folder, self.done)
 
     async def run(self, compare_s: float = COMPARE_S) -> None:
-        """Mirror until cancelled; raise what only an operator can change."""
+        """Mirror until cancelled; raise failures that only an operator can fix."""
         await self._retry(self._catch_up)
         directions = (self._there, self._back) if self._plan.is_both_ways else (self._there,)
         async with asyncio.TaskGroup() as tasks:

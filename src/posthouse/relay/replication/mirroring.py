@@ -1,4 +1,4 @@
-"""What a relay does for mirrors: hand out the events of a mesh, take those of another relay, and compare the two.
+"""The relay's side of mirrors: serve the events of a mesh, accept those of another relay, and compare the two.
 
 A node mirrors only if the operator lists it in `relay.mirrors`, for one mesh or for all. Such a node reads the whole
 mesh, direct messages included, and writes events of any author: the signature proves the author, the mirror vouches for
@@ -84,13 +84,13 @@ class Mirroring:
         self._is_stopping = False
 
     def stop_waiting(self) -> None:
-        """Answer the readers that wait, and let no other wait: the relay stops."""
+        """Answer the readers that wait and let no new one wait, because the relay stops."""
         self._is_stopping = True
         for waker in self._wakers:
             waker.set()
 
     async def push(self, node: str, mesh: str, events: Sequence[bytes]) -> MirrorPushed:
-        """Take events of another relay; each is verified, and stored if it is new here."""
+        """Accept events of another relay; each is verified, and stored if it is new here."""
         self._require(node, mesh)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         answers: list[Answered] = []
@@ -138,7 +138,7 @@ class Mirroring:
             self._wakers.discard(waker)
 
     async def fetch(self, node: str, mesh: str, ids: Sequence[str]) -> MirrorFetched:
-        """Return events of a mesh by their ids; of some only the id is left."""
+        """Return events of a mesh by their ids; for some only the id is left."""
         self._require(node, mesh)
         found = [each for each in await self._store.find_contents(ids) if each.mesh == mesh]
         events = [msgspec.Raw(each.raw) for each in found if each.raw is not None]
@@ -175,7 +175,7 @@ class Mirroring:
         return MirrorPage(events, str(extent.cursor(seq)), seq >= extent.head)
 
     async def _load_keys(self, wanted: Filter) -> list[bytes]:
-        """Return the sorted keys of a comparison; they stay the same as long as it goes on."""
+        """Return the sorted keys of a comparison; they stay the same as long as it continues."""
         now_ns = self._clock.boot_ns()
         kept = self._key_set
         if kept is None or kept.wanted != wanted or now_ns - kept.used_ns > _KEPT_S * SECOND_NS:

@@ -1,4 +1,4 @@
-"""Closing and reopening deliveries: what every store decides alike, over the few statements in which stores differ.
+"""Closing and reopening deliveries: the rules that all stores share, over the few statements in which they differ.
 
 Every method changes rows, the counters of their queue and the journal together. A subclass reads and writes the rows;
 message ids are hexadecimal text here. Part of DeliveryUnit.
@@ -174,7 +174,7 @@ class ClosingDeliveries(ABC):
         return ClosedDeliveries(mesh, node, read, "confirmed")
 
     def _drop_excess(self, queue_id: int, excess: int, newest: int) -> None:
-        """Drop the oldest confirmations until so many ids are gone, but never the newest one."""
+        """Drop the oldest confirmations until `excess` ids are gone, but never the newest one."""
         while excess > 0:
             excess -= self._drop_oldest(queue_id, excess, newest)
 
@@ -226,7 +226,7 @@ class ClosingDeliveries(ABC):
 
     @abstractmethod
     def _count(self, queue_id: int | None, seqs: Sequence[int], bounds: AttemptBounds, *, is_timeout: bool) -> Found:
-        """Count an attempt of each row; return (seq, id, sends) of those that have no more."""
+        """Count an attempt of each row; return (seq, id, sends) of those that have none left."""
 
     @abstractmethod
     def _expired(self, queue_id: int, before_ns: int, limit: int) -> Found: ...

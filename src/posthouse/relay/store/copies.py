@@ -47,7 +47,7 @@ class ChangeLog(Protocol):
         ...
 
     async def read(self, after: StreamPosition, max_bytes: int) -> ChangesPage:
-        """Return groups after a position; raise follow_restart if the recording does not go on from there."""
+        """Return groups after a position; raise follow_restart if the recording does not continue from there."""
         ...
 
     def copy(self, target: Path) -> None:
@@ -60,7 +60,7 @@ class CopyReads(Protocol):
 
     @property
     def changes(self) -> ChangeLog | None:
-        """The recorded changes; None: this store has copies of its own kind."""
+        """The recorded changes; None: this store is replicated by other means."""
         ...
 
     async def event_keys(self, wanted: Filter, after_seq: int, through_seq: int) -> list[tuple[int, bytes]]:

@@ -83,7 +83,7 @@ class DeliveryUnit(Protocol):
         ...
 
     def close_gap(self, mesh: str, node: str, topic: str, through_seq: int) -> None:
-        """Forget a gap up to a seq: its reader has the messages."""
+        """Drop a gap up to a seq: its reader has the messages."""
         ...
 
     def receipt_rows(self, queue_id: int, ids: Sequence[str]) -> list[ReceiptRow]:
@@ -91,7 +91,7 @@ class DeliveryUnit(Protocol):
         ...
 
     def add_receipts(self, receipts: Sequence[NewReceipt]) -> None:
-        """Keep what became of deliveries that have no receipt yet."""
+        """Store the receipts of deliveries that have none yet."""
         ...
 
     def note_read(self, mesh: str, node: str, seqs: Sequence[int]) -> ClosedDeliveries:

@@ -4,7 +4,7 @@ The row holds the JSON that is served verbatim, the journal record and the index
 finds an event: its author, its kind, both, its mesh, each one-letter tag, and its coordinate. A term contains a short
 value as it is, behind its length, so values that grow (numbers, ULIDs) lie side by side in the index; a long value is
 hashed to 16 bytes. Rebuilding the index calls exactly these functions.
-If you change what a term is made of: 1. a migration that reindexes, 2. the contract suite.
+If you change the composition of a term: 1. a migration that reindexes, 2. the contract suite.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
 
     seq: int
     raw: bytes
-    #: its key was not to be trusted any more when it was signed or accepted
+    #: its key was no longer trusted when it was signed or accepted
     is_suspect: bool = False
 
 
@@ -114,7 +114,7 @@ class Scope:
     node: str
     #: None means all meshes
     meshes: frozenset[str] | None
-    #: keys whose place the node has taken
+    #: keys that the node has succeeded
     former: tuple[str, ...] = ()
 
 
@@ -152,11 +152,11 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 class Released(msgspec.Struct, frozen=True):
-    """The result of looking at events that an earlier pruning had to keep."""
+    """The result of checking events that an earlier pruning had to keep."""
 
     emptied: int
     checked: int
-    #: the last event that was looked at; None at the end
+    #: the last event that was checked; None at the end
     through_seq: int | None
 
 
@@ -180,7 +180,7 @@ class SweptEvents(NamedTuple):
     """One step of a walk over the events of a mesh."""
 
     removed: int
-    #: where the next step goes on; None at the end
+    #: where the next step continues; None at the end
     through_seq: int | None
 
 

@@ -19,7 +19,7 @@ from posthouse.journal.cursor import Extent
 from posthouse.model.errors import Transient, error
 
 FILE_NAME = "relay.high-water"
-#: far more than a relay grants in the few seconds until the next mark, and a second of the clock that counts with it
+#: far more than a relay grants in the few seconds until the next mark; a second of the clock is part of it
 _GRANTS_UNTIL_NEXT = 2**20
 Format = Literal["posthouse-high-water-v1"]
 
@@ -91,7 +91,7 @@ class MovedTo(NamedTuple):
 
 
 class StoredState(NamedTuple):
-    """What a start has to know of the store in a database."""
+    """The state of the store in a database, as checked at start."""
 
     #: None: there is no store
     extent: Extent | None = None
@@ -103,7 +103,7 @@ class StoredState(NamedTuple):
 
 
 def refuse_moved(moved: MovedTo | None, store: Path | str) -> None:
-    """Raise store_moved if a store has its successor elsewhere."""
+    """Raise store_moved if a store was moved elsewhere."""
     if moved is not None:
         raise error("store_moved", path=str(store), target=moved.target)
 

@@ -282,7 +282,7 @@ class Unit(KeyUnit, Protocol):
         ...
 
     def forget_ids(self, after_seq: int, before_ns: int, limit: int) -> int | None:
-        """Forget removed events that were created before a time; return where to go on, None at the end."""
+        """Forget removed events that were created before a time; return where to continue, None at the end."""
         ...
 
     def finish_deletions(self, limit: int) -> int:
@@ -347,7 +347,7 @@ class RelayStore(LockStore, CopyReads, Protocol):
     """A store of events, journal and meshes."""
 
     def loop_results(self) -> LoopResults:
-        """Return what has the time of the commit whose result a callback of `submit_with_callback` gets now."""
+        """Return the hand-over of results, which has the commit time of the result that a callback gets now."""
         ...
 
     @property
@@ -372,7 +372,7 @@ class RelayStore(LockStore, CopyReads, Protocol):
 
     @property
     def shared(self) -> SharedStore | None:
-        """What the relays of this store share; None: it is a file that one relay has to itself."""
+        """What the relays of this store share; None: the store is a file, which one relay has to itself."""
         ...
 
     async def extent(self) -> Extent:

@@ -1,7 +1,7 @@
 """Pages of query results in commit order, for every store: windows of seq, and which conditions can drive a filter.
 
-Pages are read in windows of seq that grow while they yield little; a page that has used its time ends early and says
-how far it is complete. A plan is one filter, prepared by a store; what it does with its database is its own matter.
+Pages are read in windows of seq that grow while they yield little; a page that has used up its time ends early and says
+how far it is complete. A plan is one filter, prepared by a store for its database.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _FIRST_WINDOW = 2_048  # seqs: a page of 500 from a term that a quarter of all e
 _LAST_WINDOW = 65_536  # bounds what one statement sorts and compares
 _GROWTH = 4
 _CROWD = 4_000  # entries collected for one window: a fraction of a millisecond
-_TIME_NS = 500_000_000  # per page: far more than a sane filter needs, far below the bound of the read pool
+_TIME_NS = 500_000_000  # per page: far more than a reasonable filter needs, far below the time limit of the read pool
 _COUNT_NS = 50_000_000  # per step of a count: long counts take turns, and each step is one read of the pool
 
 

@@ -1,12 +1,12 @@
-"""Removing the content of events: what every store decides alike, over the few statements in which stores differ.
+"""Removing the content of events: the rules that all stores share, over the few statements in which they differ.
 
-Content goes because it expired, because a limit of its mesh sweeps it, because an archive provably holds it, or because
-a deletion names it. The row stays without its JSON, so that its id is known and the same signed bytes are never
-accepted twice, until events of that age are refused anyway. Rows that are derived from the content go with it, and the
-usage of the mesh shrinks. Limits take nothing that is current or that a delivery needs. Of expired and archived content
-the next larger event of an address becomes current; an erased event keeps its place, so that a deletion never makes an
-older version current. A content.erased record names every erased event, also one whose content was gone before: the
-lake may still hold it. Part of Unit.
+Content is removed because it expired, because a limit of its mesh sweeps it, because an archive provably holds it, or
+because a deletion names it. The row stays without its JSON, so that its id is known and the same signed bytes are never
+accepted twice, until events of that age are refused anyway. Rows that are derived from the content are removed with it,
+and the usage of the mesh shrinks. Limits remove nothing that is current or that a delivery needs. After expired or
+archived content the next larger event of an address becomes current; an erased event keeps its place, so that a
+deletion never makes an older version current. A content.erased record names every erased event, also one whose content
+was gone before: the lake may still hold it. Part of Unit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from posthouse.relay.store.event_rows import (
 )
 from posthouse.relay.wire.delivery_rows import ClosedDeliveries
 
-_OLDEST_MOST = 2_000  # events of a full mesh that one new event looks at to find some that nothing needs
+_OLDEST_MOST = 2_000  # events of a full mesh that one new event checks to find some that nothing needs
 #: seq of an emptied row, and the digest that stays
 Emptied = tuple[int, bytes | None]
 
@@ -133,7 +133,7 @@ class RemovingEvents(ABC):
         return ErasedEvents(len(rows), self.erase(rows, actor, "admin: mesh deleted"))
 
     def forget_ids(self, after_seq: int, before_ns: int, limit: int) -> int | None:
-        """Forget removed events that were created before a time; return where to go on, None at the end."""
+        """Forget removed events that were created before a time; return where to continue, None at the end."""
         page = self._known_events(after_seq, limit)
         self._forget([seq for seq, at_ns, is_forgettable in page if is_forgettable and at_ns < before_ns])
         if len(page) < limit or all(at_ns >= before_ns for _seq, at_ns, _is in page):

@@ -1,7 +1,7 @@
 """What several relays on one store share: commits, the relays themselves and their leader, sessions, challenges.
 
 Each relay learns of the commits of the others in commit order: a group first reads what was committed since the last
-one, and between groups a notification makes the relay look. So everything that a relay keeps in memory (rights, live
+one, and between groups a notification triggers a read. So everything that a relay keeps in memory (rights, live
 subscriptions, reader sessions) changes in the one order of the journal, whichever relay wrote.
 """
 
@@ -41,9 +41,9 @@ class ForeignCommits(NamedTuple):
     meshes: dict[str, MeshRows]
 
 
-#: The record of a key that may not be used any more; it changes every mesh.
+#: The type of the record of a retired key; it changes every mesh.
 KEY_RETIRED = "key.retired"
-#: How records begin that change a mesh: its rights, members, topics, subscriptions, blocks or rules.
+#: Prefixes of the types of records that change a mesh: its rights, members, topics, subscriptions, blocks or rules.
 MESH_RECORDS = ("mesh.", "member.", "topic.", "pinch.blocked", KEY_RETIRED)
 
 
@@ -68,14 +68,14 @@ class Leadership(Protocol):
 
 
 class Charge:
-    """The regular work of a store, such as sweeping: done by a relay that is alone, or by the leader of several."""
+    """Who does the recurring work of a store, such as sweeping: a relay that is alone, or the leader of several."""
 
     def __init__(self, leadership: Leadership | None = None) -> None:
         self._leadership = leadership
 
     @property
     def is_here(self) -> bool:
-        """Whether this relay does it now."""
+        """Whether this relay does the work now."""
         return self._leadership is None or self._leadership.is_leader
 
     def fenced(self, work: Callable[[AnyUnit], R]) -> Callable[[AnyUnit], R]:
@@ -92,7 +92,7 @@ class Charge:
 
 
 class KnowsChanges(Protocol):
-    """A unit of work, as far as `if_current` needs it."""
+    """The part of a unit of work that `if_current` needs."""
 
     @property
     def meshes_changed_at(self) -> int: ...
@@ -119,7 +119,7 @@ class RelayRow(NamedTuple):
     """A relay that has, or had, this store open."""
 
     relay_id: str
-    #: where the other relays reach it
+    #: URL under which the other relays reach it
     url: str
     beat: int
 
@@ -137,7 +137,7 @@ class LeaderRow(NamedTuple):
 
 
 class ClusterView(NamedTuple):
-    """What the store said at one moment."""
+    """The cluster as the store had it at one moment."""
 
     relays: list[RelayRow]
     #: None: no relay has ever led

@@ -1,6 +1,6 @@
 """Webhooks in a store: WebhookUnit inside a transaction, WebhookReads beside the writer.
 
-Both stores keep rows as JSON, under statements of the same names. What the rows mean is decided here; a store only runs
+Both stores keep rows as JSON, under statements of the same names. This module interprets the rows; a store only runs
 its statements.
 """
 

@@ -123,7 +123,7 @@ _AGENTS_FORM = '["AGENTS", mesh, names]'
 
 
 def change_agents(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """AGENTS: say which agents of the node are online, in place of those that RECEIVE or an earlier one named."""
+    """AGENTS: set which agents of the node are online, replacing those that RECEIVE or an earlier AGENTS named."""
     expect(arguments, "AGENTS", _AGENTS_FORM, 2, 2)
     mesh = parse_json(arguments[0])
     session = connection.sessions.get(mesh) if type(mesh) is str else None

@@ -46,7 +46,7 @@ _decode_kind = msgspec.json.Decoder(_KindAndId).decode
 
 
 class OpenSubscription(Protocol):
-    """A subscription, as far as its connection needs it."""
+    """The part of a subscription that its connection uses."""
 
     #: entries that its filters make in the live index, at most
     filter_values: int
@@ -109,7 +109,7 @@ class Connection(WebSocketConnection):
         self._login_deadline = loop.call_later(limits.login_s, self._expire_login)
 
     def log_in(self, node: str) -> None:
-        """Act for a node from now on, or raise why the relay has no room for it."""
+        """Act for a node from now on, or raise connections_exhausted."""
         refusal = self._admit(node)
         if refusal is not None:
             raise refusal

@@ -103,7 +103,7 @@ class HttpStream:
         self._subscription.close(failure)
 
     def close(self) -> None:
-        """End the stream of a client that has gone."""
+        """End the stream of a client that is gone."""
         self._subscription.close()
 
     async def run(self) -> None:
@@ -137,14 +137,14 @@ class HttpStream:
     async def _send(self) -> None:
         try:
             await self._subscription.run()
-        except ConnectionError:  # the client has gone
+        except ConnectionError:  # the client is gone
             self.close()
         except Exception as failure:
             log.error("stream_task_failed", reason=repr(failure), exc_info=failure)
             self.end(error("internal", reason=type(failure).__name__))
 
     def _check(self) -> None:
-        """End the stream if its token has expired or its reader reads nothing; tell a silent reader that it lives."""
+        """End the stream if its token has expired or its reader is stuck; send a keep-alive to a silent one."""
         if self._is_over.is_set():
             return
         sent = self.write_buffer.sent_bytes
@@ -237,7 +237,7 @@ async def _serve(call: RelayCall, stream: HttpStream, response: web.StreamRespon
         async with asyncio.timeout(_FAREWELL_S):
             await stream.write_buffer.drain()
             await response.write_eof()
-    except (TimeoutError, ConnectionError):  # it does not read its last lines, or has gone
+    except (TimeoutError, ConnectionError):  # it does not read its last lines, or is gone
         stream.write_buffer.abort()
 
 

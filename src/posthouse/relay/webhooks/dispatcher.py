@@ -35,7 +35,7 @@ from posthouse.relay.wire.accept_results import Committed, Listen, OccasionalLis
 from posthouse.relay.wire.webhook_rows import ParkedEvent, WebhookRow
 
 log = structlog.get_logger(__name__)
-POLL_S = 1.0  # between looks for journal records, which no commit announces, and for webhooks that other relays change
+POLL_S = 1.0  # between polls for journal records, which no commit announces, and for webhooks that other relays change
 _GATHER_S = 0.02  # commits of this time are read together: a busy relay is not read for each of them
 _SENT_AT_ONCE = 32  # requests of all webhooks together
 _UNMATCHED_STEP = 1_000  # records without a match after which the cursor is written
@@ -86,12 +86,12 @@ class Dispatcher:
         await self._sender.close()
 
     def wake(self) -> None:
-        """Look for webhooks that have changed."""
+        """Check for webhooks that have changed."""
         self._wakeup.set()
         self._wake_active()
 
     def _wake_active(self, _batch: Sequence[Committed] = ()) -> None:
-        """Let the active webhooks look for events to send."""
+        """Let the active webhooks read events to send."""
         for waker in self._wakers.values():
             waker.set()
 
@@ -203,7 +203,7 @@ class Dispatcher:
         return f"its creator has no right to {right.value} in the mesh {row.mesh}"
 
     async def _look_on(self, row: WebhookRow, found: Selection) -> None:
-        """Note that nothing up to a seq is left to send; the store learns of it now and then."""
+        """Note that nothing up to a seq is left to send; the cursor is written only from time to time."""
         self._looked[row.webhook_id] = _Looked(row.cursor, found.through_seq)
         if found.through_seq - row.cursor >= _UNMATCHED_STEP:
             await self._change(row, lambda now: msgspec.structs.replace(now, cursor=found.through_seq))
@@ -233,7 +233,7 @@ class Dispatcher:
         return lambda node: members[node].name if node in members else None
 
     async def _note(self, row: WebhookRow, item: Item, attempt: Attempt) -> WebhookRow | None:
-        """Write what an attempt means for the webhook; return the row, None if it was changed meanwhile."""
+        """Write the outcome of an attempt; return the row, None if it was changed meanwhile."""
         now_ns, outcome = self._clock.wall_ns(), attempt.outcome
         if outcome is webhook.Outcome.SENT:
             return await self._change(row, lambda now: _sent(now, item.seq, now_ns))

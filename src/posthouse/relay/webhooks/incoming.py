@@ -52,7 +52,7 @@ _TEXTS = ("text", "message", "content", "body", "title")
 
 
 class NewHook(NamedTuple):
-    """What an admin asks for."""
+    """An incoming hook to add."""
 
     mesh: str
     name: str

@@ -31,7 +31,7 @@ _SEED_BYTES = 32
 
 
 class NewWebhook(NamedTuple):
-    """What a member asks for."""
+    """A webhook to add."""
 
     mesh: str
     url: str
@@ -152,7 +152,7 @@ class Webhooks:
         self.on_change()
 
     async def retry(self, actor: str, webhook_id: str) -> WebhookRow:
-        """Send again now: a suspended or ended webhook goes on at its cursor, and its parked events are sent first."""
+        """Send again now: parked events first; a suspended or ended webhook then continues at its cursor."""
         row = await self.find(actor, webhook_id)
         return await self._move(actor, row, "webhook.resumed", None, await self.parked(row))
 

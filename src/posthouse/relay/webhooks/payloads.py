@@ -1,7 +1,7 @@
 """What a webhook sends: the event or record as JSON, or a line of text for people. Pure functions.
 
-Sealed content stays sealed: JSON has it as it is stored, text says only that a message came. The id of a payload is the
-same for every attempt and for a replay. If you change the JSON: docs/protocol.md.
+Sealed content stays sealed: JSON has it as it is stored, text only says that a message arrived. The id of a payload is
+the same for every attempt and for a replay. If you change the JSON: docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Notice(NamedTuple):
 
 
 def notice_of(item: Item, name_of: NameOf) -> Notice:
-    """Return what a person is told about an item; the text of another member never becomes the title."""
+    """Return the notice of an item for a person; text of another member never becomes the title."""
     if item.raw is not None:
         return _event_notice(_event(item.raw), item.mesh, name_of)
     record = item.record

@@ -1,1 +1,1 @@
-"""Wire."""
+"""What the parts of a relay exchange: frames, results and rows."""

@@ -92,7 +92,7 @@ class OccasionalListener:
         self._stop: Callable[[], None] | None = None
 
     def set(self, *, is_needed: bool) -> None:
-        """Begin or stop to listen; repeating it changes nothing."""
+        """Start or stop listening; repeating it changes nothing."""
         if is_needed and self._stop is None:
             self._stop = self._listen(self._listener)
         elif not is_needed and self._stop is not None:
@@ -129,7 +129,7 @@ class MessageKnown(Accepted, frozen=True, gc=False):
 
 
 class ReceiptAccepted(Accepted, frozen=True, gc=False):
-    """The receipt says something new: 201, or 200 if it was accepted before."""
+    """The receipt had an effect: 201, or 200 if it was accepted before."""
 
     received: tuple[str, ...] = ()
     ignored: tuple[Ignored, ...] = ()

@@ -1,7 +1,7 @@
-"""Changes of a store on their way to a follower: the group of one transaction, a position among groups, a page of them.
+"""Changes of a store as a follower gets them: the group of one transaction, a position among groups, a page of groups.
 
 A position names a stream (one uninterrupted recording), a number and a digest. Each digest covers the one before it, so
-equal digests mean equal histories: a follower can never apply a group to another state than the one it was made for.
+equal digests mean equal histories: a follower can never apply a group to a state other than the one it was made for.
 If you change a struct: 1. docs/protocol.md, 2. a leader and a follower of different versions must still refuse or
 understand each other.
 """
@@ -39,7 +39,7 @@ class ChangeGroup(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChangesPage(msgspec.Struct, frozen=True):
-    """The groups after a position, in order, as far as they fit."""
+    """The groups after a position that fit into one answer, in order."""
 
     groups: list[ChangeGroup]
     #: seq of the leader's newest record

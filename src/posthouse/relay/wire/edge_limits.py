@@ -76,7 +76,7 @@ DEFAULT_LIMITS = EdgeLimits()
 
 
 class StrangersParser:
-    """Stands before the library's parser, which takes a frame of a stranger to be as large as one of a member."""
+    """Wraps the library's parser, which would accept frames of strangers as large as those of members."""
 
     def __init__(self, parser: Any, max_bytes: int, on_exceeded: Callable[[], None]) -> None:
         self.parser = parser
@@ -94,5 +94,5 @@ class StrangersParser:
         return result
 
     def feed_eof(self) -> None:
-        """Pass the end on."""
+        """Pass on the end of the data."""
         self.parser.feed_eof()

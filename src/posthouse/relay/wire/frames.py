@@ -80,7 +80,7 @@ class EncodedEvent:
         self.raw = raw
         #: None: the event is not stored
         self.seq = seq
-        #: its key was not to be trusted any more when it was signed
+        #: its key was no longer trusted when it was signed
         self.is_suspect = is_suspect
         mark = b',{"suspect":true}' if is_suspect else b""
         self.tail = b"%b,%b%b]" % (raw, b"null" if seq is None else b"%d" % seq, mark)
@@ -273,7 +273,7 @@ class WriteBuffer:
         return self._unsent_events
 
     def tcp_round_trip(self) -> RoundTrip | None:
-        """Return the round trip that TCP has measured, or None where the kernel does not tell."""
+        """Return the round trip that TCP has measured, or None where the kernel does not report it."""
         socket, option = self._transport.get_extra_info("socket"), getattr(sockets, "TCP_INFO", None)
         if socket is None or option is None:
             return None

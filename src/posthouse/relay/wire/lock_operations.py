@@ -73,7 +73,7 @@ LeaseMs = Annotated[
     ),
 ]
 Mesh = Annotated[str, Meta(description="The mesh of the lock.", pattern="^[A-Za-z0-9_-]{1,64}$")]
-LockCursor = Annotated[str, Meta(description="Where to go on, as a former answer gave it.", max_length=4096)]
+LockCursor = Annotated[str, Meta(description="Where to continue, as a former answer gave it.", max_length=4096)]
 
 
 class Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,7 +162,7 @@ class Break(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Inspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Ask who holds a lock."""
+    """Ask for the holder of a lock."""
 
     resource: Resource
     mesh: Mesh = DEFAULT_MESH
@@ -173,7 +173,7 @@ class Inspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Watch(Inspect, frozen=True, forbid_unknown_fields=True):
-    """Ask who holds a lock, now and after each change."""
+    """Ask for the holder of a lock, now and after each change."""
 
 
 class Unwatch(Inspect, frozen=True, forbid_unknown_fields=True):
@@ -237,7 +237,7 @@ class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """The leases that an admin ended; their holders learn it when they renew, write or release."""
+    """The leases that an admin ended; their holders notice when they renew, write or release."""
 
     resource: str
     broken: tuple[Holder, ...]
@@ -359,7 +359,7 @@ class LockEntry(NamedTuple):
 
 
 class LockRun(NamedTuple):
-    """One run of a relay: boot times are comparable only within it."""
+    """One run of a relay: boot times are comparable only within one run."""
 
     run_id: str
     #: the epoch of the store; a different one means that the store was restored since

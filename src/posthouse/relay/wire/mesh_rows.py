@@ -32,7 +32,7 @@ class MeshState(enum.StrEnum):
 
 
 class LimitSource(enum.StrEnum):
-    """By whom limits of a mesh were set."""
+    """The origin of a set of limits of a mesh."""
 
     #: by its admins
     MESH = "mesh"
@@ -107,12 +107,12 @@ class RetiredKey(msgspec.Struct, frozen=True):
 
     node: str
     reason: KeyEnd
-    #: the key that took its place; None: it was revoked
+    #: its successor; None: it was revoked
     successor: str | None
     #: the node that ended it
     actor: str
     at_ns: int
-    #: what it signed or the relay accepted from then on is marked; None: nothing
+    #: events that it signed or the relay accepted from then on are marked; None: none are
     suspect_from_ns: int | None = None
     #: the last seq before that time
     suspect_after_seq: int | None = None

@@ -8,7 +8,7 @@ from posthouse.model.webhook import Preset, Signing, WebhookState
 
 
 class WebhookRow(msgspec.Struct, frozen=True):
-    """A webhook: what its creator asked for, and how far it has come."""
+    """A webhook: the settings of its creator, and its progress."""
 
     webhook_id: str
     mesh: str

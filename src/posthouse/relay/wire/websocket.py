@@ -69,7 +69,7 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
         return WriteBuffer(transport, writer.drain, outlet, **bounds)
 
     def limit_stranger(self, max_bytes: int, on_exceeded: Callable[[], None]) -> None:
-        """Call `on_exceeded` if more than this many bytes wait that are not handled yet; until `accept_member`."""
+        """Call `on_exceeded` if more than this many bytes wait unhandled; until `accept_member`."""
         parser = StrangersParser(self._protocol._payload_parser, max_bytes, on_exceeded)
         self._strangers_parser = self._protocol._payload_parser = parser
 
@@ -221,7 +221,7 @@ class WebSocketConnection(ABC):
         return self._socket.accept_member(node)
 
     def accept_guest(self) -> PosthouseError | None:
-        """Lift the limits for strangers, or return why the relay has no room for another key that anybody can make."""
+        """Lift the limits for strangers, or return why the relay has no room for another key that anyone can make."""
         return self._socket.accept_guest()
 
     def hold_back(self, is_held_back: bool) -> None:
@@ -382,7 +382,7 @@ async def serve_websocket(
 async def keep_alive(connections: MutableMapping[ConnectionT, None], ping_s: float, pong_s: float) -> None:
     """Check all connections regularly until cancelled: one task instead of a timer for each connection.
 
-    A check that comes late waits once more: if this process was stopped or starved, the answers to its pings are in
+    A check that comes late waits another round: if this process was stopped or starved, the answers to its pings are in
     the sockets and have to be read first.
     """
     loop = asyncio.get_running_loop()

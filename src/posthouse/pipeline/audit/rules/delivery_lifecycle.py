@@ -1,7 +1,7 @@
 """Deliveries: opened once, ended once per opening, and every record finds the delivery in a state that allows it.
 
 The key is one message for one reader. A `sent` record may follow an end that overtook it. A confirmation names the
-sender of the message that it closes, which must be the actual sender. A delivery whose reader rotated its key goes on
+sender of the message that it closes, which must be the actual sender. A delivery whose reader rotated its key continues
 under the successor.
 """
 
@@ -62,13 +62,13 @@ class Requeued(msgspec.Struct, array_like=True, tag="requeued"):
 
 
 class MovedAway(msgspec.Struct, array_like=True, tag="moved_away"):
-    """The reader rotated its key, so the delivery goes on under the successor."""
+    """The reader rotated its key, so the delivery continues under the successor."""
 
     state: str
 
 
 class MovedHere(msgspec.Struct, array_like=True, tag="moved_here"):
-    """The delivery of a key that the reader has replaced goes on here."""
+    """The delivery of a key that the reader has replaced continues here."""
 
     state: str
 

@@ -154,7 +154,7 @@ class MeshAuditor(Auditor):
             self._blockers.get(ref, set()).discard(actor)
 
     def _rename(self, node: str, successor: str) -> None:
-        """Give everything of a key to its successor."""
+        """Move everything of a key to its successor."""
         self._revoked.discard(node)
         if node in self._members:
             self._members = self._members - {node} | {successor}

@@ -1,7 +1,7 @@
 """Deliveries inside a transaction on PostgreSQL: accepting messages, confirming, closing and reopening.
 
 Every method changes rows, the counters of their queue and the journal together. Changes are queued in the pipeline of
-the group; only what a method has to know is read. Implements DeliveryUnit.
+the group; only results that a method needs are read. Implements DeliveryUnit.
 """
 
 from __future__ import annotations

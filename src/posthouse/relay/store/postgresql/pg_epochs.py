@@ -32,7 +32,7 @@ log = get_log(__name__)
 
 
 def open_epoch(db: ServerConnection, server: ServerIdentity, url: str, clock: Clock, mark: HighWater | None) -> str:
-    """Return the epoch in which this relay goes on; begin one if there is none, or if the server lacks records."""
+    """Return the epoch in which this relay continues; begin one if there is none, or if the server lacks records."""
     with db.pipeline(prepares=False):  # they run once
         db.queue("BEGIN")
         db.queue("SELECT pg_advisory_xact_lock($1)", WRITE_LOCK)

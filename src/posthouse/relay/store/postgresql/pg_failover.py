@@ -1,4 +1,4 @@
-"""Which server a store is on, and what it means that the server has changed.
+"""Which server a store is on, and the consequences of a change of server.
 
 A standby that was promoted, and a dump that was restored, are other servers with the same tables. What the former
 server had acknowledged may be missing there, so the store begins a new epoch, unless a synchronous standby had every
@@ -21,7 +21,7 @@ FAILOVER_SQL = Statements("posthouse.relay.store.postgresql.schema", "failover.s
 
 
 class ServerIdentity(NamedTuple):
-    """A server, as far as a store can tell it from others."""
+    """A server, by the properties that tell it apart from others."""
 
     system: str
     timeline: int
@@ -43,7 +43,7 @@ class EpochRow(NamedTuple):
 
     @property
     def server(self) -> ServerIdentity | None:
-        """None: the epoch is older than this table's knowledge, or was copied from a file."""
+        """None: the epoch is older than this column, or was copied from a file."""
         if self.system is None or self.timeline is None or self.journal_oid is None:
             return None
         return ServerIdentity(self.system, self.timeline, self.journal_oid)
@@ -55,7 +55,7 @@ class ServerChange(enum.Enum):
     NONE = "none"
     """It is the same server."""
     COMPLETE = "complete"
-    """It is a promoted standby that has every record: the epoch goes on."""
+    """It is a promoted standby that has every record: the epoch continues."""
     LOSSY = "lossy"
     """Records may be missing: a new epoch must begin."""
 

@@ -66,7 +66,7 @@ class PgTransaction(JournalAppender, GroupTransaction):
         #: the server that this relay last committed on, and that of the open session
         self._known_server: ServerIdentity | None = None
         self.server: ServerIdentity
-        #: whether deletions block anything: if not, no group has to ask for it
+        #: whether deletions block anything: if not, no group has to check
         self.has_tombstones = False
         super().__init__(url)
 
@@ -101,7 +101,7 @@ class PgTransaction(JournalAppender, GroupTransaction):
         self.now_ns = max(self.now_ns, wall_ns, newest_ns)
 
     def _check_server(self, row: EpochRow, head: int) -> None:
-        """Go on after a failover that lost nothing; after any other this relay has to start again."""
+        """Continue after a failover that lost nothing; after any other this relay has to restart."""
         if self.known_head is None:
             return  # its start has just decided
         change = change_of(row, self.server)

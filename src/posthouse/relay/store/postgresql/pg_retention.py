@@ -1,6 +1,6 @@
 """Removing event content and pruning on PostgreSQL: the statements of posthouse.relay.store.removing_events.
 
-Changes are queued in the pipeline of the group; only what has to be known is read. Implements its part of
+Changes are queued in the pipeline of the group; only results that are needed are read. Implements its part of
 posthouse.relay.store.protocol.Unit.
 """
 

@@ -42,8 +42,8 @@ SHARED_SQL = Statements(SCHEMA, "shared.sql")
 CHANNEL = "posthouse"
 _PAGE = 1_000  # foreign records read at once
 _MOST_IN_GROUP = 5_000  # foreign records that a group reads under the write lock; beyond that it must catch up first
-_CONFIRM_EVERY_S = 0.5  # an idle relay looks at the head so often
-_CURRENT_NS = 2 * SECOND_NS  # a relay that has not seen the head for so long serves no reads
+_CONFIRM_EVERY_S = 0.5  # how often an idle relay reads the head
+_CURRENT_NS = 2 * SECOND_NS  # a relay that has not seen the head for this long serves no reads
 _FORGOTTEN_PER_LOGIN = 4  # more than one, so that a backlog of expired challenges shrinks
 
 
@@ -243,5 +243,5 @@ class PgShared:
             return
         try:
             self._writer.run_blocking(catch_up)
-        except PosthouseError:  # the next look tries again; until then `is_current` tells
+        except PosthouseError:  # the next poll tries again; until then `is_current` is False
             return

@@ -42,7 +42,7 @@ class Driver:
     is_small: bool = False
     #: several terms, whose entries are all collected before the first row comes
     collected: tuple[bytes, ...] = ()
-    #: the source of events that are not in the index yet; None: this one has them, too
+    #: the source of events that are not in the index yet; None: this one has them too
     unindexed: str | None = None
 
 

@@ -40,7 +40,7 @@ class _Recorded(NamedTuple):
 
     group: KeptGroup
     digest: bytes
-    #: the last group that makes room for it; 0: none has to
+    #: the last group that has to make room for it; 0: none
     dropped_through: int
 
 
@@ -66,7 +66,7 @@ class ChangeRecording:
         return self._position is not None
 
     def resume(self, tx: JournalTransaction, epoch: str) -> None:
-        """Go on with the recording of the last run, or delete what is left of one that does not fit the store."""
+        """Continue the recording of the last run, or delete what is left of one that does not fit the store."""
         found: Any = tx.db.execute(FOLLOW_SQL.position).fetchone()
         if found is None:
             return
@@ -123,7 +123,7 @@ class ChangeRecording:
         recorded, position = self._recorded, self._position
         if self._is_ending:
             self._end()
-            self.on_recorded()  # for those that wait for a change
+            self.on_recorded()  # for requests that wait for a change
         if recorded is None or position is None:
             return
         self._recorded = None
@@ -220,7 +220,7 @@ def read_position(db: apsw.Connection) -> StreamPosition | None:
 
 
 def read_changes(db: apsw.Connection, after: StreamPosition, max_bytes: int) -> ChangesPage:
-    """Return the groups after a position; raise follow_restart if the recording does not go on from there."""
+    """Return the groups after a position; raise follow_restart if the recording does not continue from there."""
     now = read_position(db)
     head = read_extent(db).head
     if now is None or now.stream != after.stream:

@@ -1,7 +1,7 @@
 """Commands that the daemon runs when mail arrives: a user's own for an agent, and what wakes an idle program.
 
-One runs at a time per agent, and at most once in 30 seconds. It is told that mail waits, never what the mail says.
-Every run is journalled. If a command fails, its messages count as not announced, and it runs again later.
+One runs at a time per agent, and at most once in 30 seconds. It learns that mail waits, never what the mail says. Every
+run is recorded in the journal. If a command fails, its messages count as not announced, and it runs again later.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WakeLimit:
         return max(paused_s, WAKE_EVERY_S - (self._clock.boot_ns() - last_ns) / SECOND_NS)
 
     def note(self, agent: str) -> None:
-        """Take note that an agent was woken."""
+        """Note that an agent was woken."""
         self._woken_ns[agent] = self._clock.boot_ns()
 
 
@@ -66,7 +66,7 @@ class MailCommands:
         self._limit = limit
         self._clock = agents.store.clock
         self._on_mail = agents.store.pool.run_blocking(_read_commands)
-        #: agent -> the task that looks at its mail
+        #: agent -> the task that checks its mail
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._is_closed = False
@@ -77,7 +77,7 @@ class MailCommands:
         return self._on_mail
 
     def start(self) -> None:
-        """Look at the mail that arrived while the daemon was down."""
+        """Check the mail that arrived while the daemon was down."""
         self.look(self._on_mail)
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ class MailCommands:
         self.look([agent])
 
     def reload(self) -> None:
-        """Read the commands again, as after an agent got another name."""
+        """Read the commands again, after an agent was renamed."""
         self._on_mail = self._agents.store.pool.run_blocking(_read_commands)
 
     def look(self, agents: Iterable[str]) -> None:
@@ -130,7 +130,7 @@ class MailCommands:
             if self._wake(agent, "") is None:
                 quiet_in_s = self._quiet_in_s(agent)
                 if quiet_in_s is None:
-                    return  # its program has a waiter of its own now, or is in a turn
+                    return  # its program now has its own waiter, or is in a turn
                 await self._pause(quiet_in_s, lambda: self._quiet_in_s(agent) is None)
                 continue
             claim = await self._announcer.claim_wake(agent)
@@ -156,7 +156,7 @@ class MailCommands:
         return await self._pause(seconds, lambda: self._on_mail.get(agent) != failed)
 
     async def _pause(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
-        """Sleep by the daemon's clock, because a machine that was suspended has waited too; return `is_over`."""
+        """Sleep by the daemon's clock, which also counts the time that the machine was suspended; return `is_over`."""
         until_ns = self._clock.boot_ns() + round(seconds * SECOND_NS)
         while not is_over() and (left_ns := until_ns - self._clock.boot_ns()) > 0:  # noqa: ASYNC110 - time has no event
             await asyncio.sleep(min(_LOOK_S, left_ns / SECOND_NS))
@@ -176,7 +176,7 @@ class MailCommands:
         return ended.exit == 0
 
     def _wake(self, agent: str, text: str) -> Wake | None:
-        """Return how to wake an agent that no waiter of its program wakes; None if nothing may."""
+        """Return how to wake an agent that has no waiter; None if it must not be woken."""
         sessions = self._running(agent)
         if any(each.waiter is not None for each in sessions):
             return None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.cli.service import ServiceDefinition, launchd_plist, service_file, systemd_unit
+from posthouse.cli.service_units import ServiceDefinition, launchd_plist, service_file, systemd_unit
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError
 from tests.cli.command_line import CommandLine

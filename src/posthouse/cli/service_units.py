@@ -36,7 +36,7 @@ class ServiceDefinition:
     writes: tuple[Path, ...]
     #: environment variables of the server
     environment: Mapping[str, str]
-    #: True: the server tells systemd when it is ready and that it lives, and reloads on SIGHUP
+    #: True: the server notifies systemd when it is ready and that it is alive, and reloads on SIGHUP
     notifies: bool = False
 
 
