@@ -37,6 +37,14 @@ def test_publishers_are_trusted_as_each_way_says(home: Path, monkeypatch: pytest
     assert PipelineOptions().publishers(option) == [NODE, OTHER]
 
 
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("wrong", ["laptop", NODE.upper(), NODE.removeprefix("ed25519:"), NODE[:-1]])
+def test_misspelled_publisher_is_a_wrong_argument_and_no_finding(wrong: str) -> None:
+    with pytest.raises(PosthouseError, match=r"pipeline\.publishers") as refused:
+        PipelineOptions().publishers(f"{OTHER}, {wrong}")
+    assert refused.value.code == "usage"
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_prices_are_those_of_the_file_that_each_way_names(
     home: Path, monkeypatch: pytest.MonkeyPatch, way: str

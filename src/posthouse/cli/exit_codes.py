@@ -124,9 +124,14 @@ def _missing_extra(failure: Exception) -> PosthouseError | None:
 
 
 def _stopped_spark(failure: Exception) -> PosthouseError | None:
-    """Return spark_stopped for a connection to Java that failed inside its library, which is imported if it runs."""
+    """Return spark_stopped for a call of Java that failed inside its library, which is imported, because Java ended."""
     frames = traceback.extract_tb(failure.__traceback__)
     is_of_java = any("py4j" in Path(frame.filename).parts for frame in frames)
+    if is_of_java:
+        from posthouse.pipeline.session.spark import stopped_spark
+
+        if stopped := stopped_spark(failure):
+            return stopped
     is_network = isinstance(failure, OSError) or type(failure).__name__ == "Py4JNetworkError"
     reason = f"{type(failure).__name__}: {failure}"
     return error("spark_stopped", reason=reason) if is_of_java and is_network else None

@@ -137,11 +137,20 @@ class PipelineOptions:
         return found
 
     def publishers(self, given: str | None = None) -> list[str]:
-        """Return the nodes of the option or the setting, whose published roots and erasures count."""
-        from posthouse.model.node import validate_node_id
+        """Return the nodes of the option or the setting, whose published roots and erasures count.
+
+        A misspelled one is a usage error: its exit code must not look like that of an audit with findings.
+        """
+        from posthouse.model.node import is_node_id
 
         text = load_settings({"pipeline.publishers": given}).optional_text("pipeline.publishers") or ""
-        return [validate_node_id(each) for each in text.replace(",", " ").split()]
+        nodes = text.replace(",", " ").split()
+        if wrong := [each for each in nodes if not is_node_id(each)]:
+            hint = (
+                "Give `ed25519:` and 64 lower-case hexadecimal digits, as `posthouse keys show` prints it on that host."
+            )
+            raise error("usage", text=f"pipeline.publishers: {wrong[0]!r} is not a node id", hint=hint)
+        return nodes
 
     def prices(self, given: str | None = None) -> Prices:
         """Return the price table of the option or the setting; without either its file need not exist."""

@@ -146,8 +146,8 @@ def repeat(run_now: RunNow, wait_s: float, stopped: threading.Event, output: Out
             run_now(is_first=is_first)
             is_first = False
         except Transient as failure:
-            if is_first and failure.spec.exit is Exit.UNREACHABLE:
-                raise
+            if failure.code == "spark_stopped" or (is_first and failure.spec.exit is Exit.UNREACHABLE):
+                raise  # this process cannot start Java again
             pause_s = min(wait_s, retry_after_s(failure) or wait_s)
             output.failure(failure)
             output.note(f"the next run starts in {pause_s:.0f} s")

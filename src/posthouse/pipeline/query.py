@@ -19,7 +19,7 @@ from posthouse.model.errors import error
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.lake import declared_names
 from posthouse.pipeline.query_guard import check_question, refuse_connect, refuse_outside_calls
-from posthouse.pipeline.session.spark import spark_reason
+from posthouse.pipeline.session.spark import spark_reason, stopped_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ def ask(spark: SparkSession, lake: Lake, sql: str, limit: int = MAX_ROWS) -> Ans
         refuse_outside_calls(frame._jdf.queryExecution().analyzed())
         rows = frame.limit(limit + 1).collect()
     except (PySparkException, Py4JError) as failure:
-        raise error("query_failed", reason=spark_reason(failure)) from failure
+        raise stopped_spark(failure) or error("query_failed", reason=spark_reason(failure)) from failure
     shown = [[plain(value) for value in row] for row in rows[:limit]]
     return Answer(list(frame.columns), shown, len(rows) > limit)
 

@@ -4,9 +4,11 @@ The socket is in the lake's directory and carries one JSON object per line, a re
     {"sql": "SELECT 1", "limit": 100}                    {"columns": ["1"], "rows": [[1]], "is_cut": false}
     {"audit": {"sources": [...], "is_derived": false}}   {"result": {"records": ..., "findings": [...]}}
     {"whatif": {"config": BASE64, "rules": BASE64}}      {"result": {"totals": [...], ...}}
-or {"problem": {"code": ...}}. Each connection has a thread, and Spark shares its cores fairly between them, so a long
-audit does not hold up a query. A process that can open the socket can read the whole lake, so its mode is 0600 in a
-directory with mode 0700. Importing this module must not load pyspark: a query to a warm session has to be fast.
+or {"problem": {"code": ...}}. If Java ends, the server ends as well: it closes the connection without a reply, and the
+asking process starts a Spark of its own. Each connection has a thread, and Spark shares its cores fairly between them,
+so a long audit does not hold up a query. A process that can open the socket can read the whole lake, so its mode is
+0600 in a directory with mode 0700. Importing this module must not load pyspark: a query to a warm session has to be
+fast.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import os
 import socket
 import socketserver
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +30,7 @@ from posthouse.model.errors import PosthouseError, error, error_from_problem
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.query import Answer, ask
 from posthouse.pipeline.query_guard import refuse_connect
+from posthouse.pipeline.session.spark import stopped_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,6 +109,7 @@ class QueryServer:
         refuse_connect(spark)
         self._spark = spark
         self._lake = lake
+        self._stopped: PosthouseError | None = None
         private_dir(lake.path)
         _remove_stale(lake.path)
         with socket_address(lake.path) as address:
@@ -120,24 +125,32 @@ class QueryServer:
         return self._lake.path / SOCKET_NAME
 
     def serve(self) -> None:
-        """Answer requests until `close`."""
+        """Answer requests until `close`; raise spark_stopped if Java has ended."""
         try:
             self._server.serve_forever(poll_interval=0.2)
         finally:
             self._server.server_close()
             self.path.unlink(missing_ok=True)
+        if self._stopped is not None:
+            raise self._stopped
 
     def close(self) -> None:
         """Stop `serve`; call it from another thread."""
         self._server.shutdown()
 
     def answer(self, line: bytes) -> bytes:
-        """Return the reply to one request line."""
+        """Return the reply to one request line; raise spark_stopped, and let `serve` end, if Java has ended."""
         try:
             reply = self._reply(msgspec.json.decode(line, type=Request))
         except msgspec.DecodeError as fault:
             reply = Reply(problem=error("usage", text=str(fault)).problem())
-        except PosthouseError as failure:
+        except Exception as failure:
+            if stopped := stopped_spark(failure):
+                self._stopped = stopped
+                threading.Thread(target=self.close).start()
+                raise stopped from failure
+            if not isinstance(failure, PosthouseError):
+                raise
             reply = Reply(problem=failure.problem())
         return msgspec.json.encode(reply) + b"\n"
 
@@ -197,7 +210,10 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         while line := self.rfile.readline(LINE_MAX_BYTES):
-            self.wfile.write(self.server.owner.answer(line))
+            try:
+                self.wfile.write(self.server.owner.answer(line))
+            except PosthouseError:
+                return  # spark_stopped, which `serve` raises
 
 
 def _remove_stale(lake: Path) -> None:

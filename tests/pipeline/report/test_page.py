@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from posthouse.pipeline.report.figures import AuditSummary, Figures, FoundDetail, Hour, Ranked
+from posthouse.pipeline.report.figures import AuditSummary, Figures, FoundDetail, Hour, Latency, Ranked
 from posthouse.pipeline.report.page import render_page
 from tests.pipeline.report.sample import HOSTILE, NAMES, make_sample
 
@@ -68,3 +68,13 @@ def test_page_says_what_it_is_limited_to() -> None:
 
 def test_same_figures_make_the_same_page() -> None:
     assert render_page(make_sample()) == render_page(make_sample())
+
+
+def test_latency_charts_of_all_sources_have_the_same_hours() -> None:
+    relay = tuple(Latency(500_000 + hour, "relay", 1, 5.0, 6.0, 7.0) for hour in range(72))
+    bus = tuple(Latency(500_000 + hour, "bus", 1, 5.0, 6.0, 7.0) for hour in range(30, 40))
+    page = render_page(Figures(made_at_s=0, latency=(*relay, *bus)))
+    card = page[page.index("<h2>Delivery latency") : page.index("<h2>Agents")]
+    of_relay, of_bus = card.split("bus, median")
+    days = re.compile(r'<text x="([\d.]+)"[^>]*>(\d+ [A-Z][a-z]{2})<')
+    assert days.findall(of_bus) == days.findall(of_relay) != []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import functions as f
 
 from posthouse.cli.pipeline_options import PipelineOptions
@@ -115,6 +117,18 @@ def test_workers_that_lack_a_library_are_told_with_what_they_lack(spark: SparkSe
         "ModuleNotFoundError: No module named 'adbc_driver_sqlite'",
     )
     assert "--executor-python" in failed.value.hint
+
+
+@pytest.mark.parametrize(("code", "reason"), [(52, "its heap was full"), (3, "its exit code is 3")])
+def test_task_that_failed_because_java_ended_says_how_it_ended(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, code: int, reason: str
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
+    ended.wait(60)
+    monkeypatch.setattr(SparkContext._gateway, "proc", ended)
+    with pytest.raises(PosthouseError) as failed:
+        spark_module.run_in_workers(spark, lack_a_library, [1])
+    assert (failed.value.code, failed.value.fields["reason"]) == ("spark_stopped", reason)
 
 
 def test_python_that_does_not_exist_is_the_reason_that_people_see() -> None:

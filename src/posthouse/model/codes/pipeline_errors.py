@@ -16,8 +16,8 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "spark_stopped",
         503,
         "Java, which runs Spark, ended while the command ran: {reason}",
-        "Check whether the system killed it for lack of memory; pipeline.driver_memory_mb limits its heap. Then "
-        "run the command again: a lake has only what was committed.",
+        "If the system killed it, free memory; if its heap was full, raise pipeline.driver_memory_mb. Then run the "
+        "command again: a lake has only what was committed.",
         exit=Exit.UNREACHABLE,
     ),
     ErrorSpec(

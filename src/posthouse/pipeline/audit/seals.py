@@ -287,7 +287,8 @@ def split_publishers(
 
 
 def _untrusted(publisher: str, roots: Sequence[RootEvent]) -> str:
-    return f"{publisher} published {len(roots)} roots and is not a trusted publisher; this is the first"
+    count = f"{len(roots)} roots" if len(roots) > 1 else "a root"
+    return f"{publisher} published {count} and is not in pipeline.publishers; this is the first"
 
 
 def check_sealed(published: Iterable[RootEvent], seals: Iterable[Seal]) -> tuple[list[Finding], list[RootEvent]]:

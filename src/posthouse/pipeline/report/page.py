@@ -22,7 +22,7 @@ CardFunction = Callable[[Figures], list[Markup]]
 #: Cards in the order of the page; the cards of an inner tuple stand below each other in one column.
 _CARDS = (
     *(traffic_cards, outcome_cards, latency_cards, agent_cards),
-    *((answer_cards, refusal_cards), (contention_cards, audit_cards)),
+    *((answer_cards, contention_cards), (refusal_cards, audit_cards)),
     *(cost_cards, pair_cards, trace_cards),
 )
 

@@ -91,21 +91,22 @@ _LATENCY_LEAD = "From accepted to confirmed or handled. Offline readers raise th
 
 
 def latency_cards(figures: Figures) -> list[markup.Markup]:
-    """Return the card of latency, with a chart for each source."""
+    """Return the card of latency, with a chart for each source; all of them have the same hours."""
     if not figures.latency:
         return [markup.card("Delivery latency", _LATENCY_LEAD, markup.nothing("No delivery has ended yet."))]
     parts: list[markup.Markup] = [legend([("c1 line-key", "median"), ("c1 band1", "to p90"), ("c1 band2", "to p99")])]
+    first, last = min(row.hour for row in figures.latency), max(row.hour for row in figures.latency)
     for source in (each for each in SOURCES if any(row.source == each for row in figures.latency)):
         rows = [row for row in figures.latency if row.source == source]
         median = middle((row.p50_ms, row.deliveries) for row in rows)
         words = f"{source}, median {markup.duration(median)}"
-        chart = markup.fitting(partial(_latency_chart, rows), markup.HALF_PX)
+        chart = markup.fitting(partial(_latency_chart, rows, first, last), markup.HALF_PX)
         parts += [markup.element("p", markup.text(words), class_="lead"), chart]
     return [markup.card("Delivery latency", _LATENCY_LEAD, *parts)]
 
 
-def _latency_chart(rows: list[Latency], width: float, is_narrow: bool) -> markup.Markup:
-    spans = Spans(rows[0].hour, rows[-1].hour, 45 if is_narrow else 90)
+def _latency_chart(rows: list[Latency], first: int, last: int, width: float, is_narrow: bool) -> markup.Markup:
+    spans = Spans(first, last, 45 if is_narrow else 90)
     words = [spans.words(index) for index in range(spans.count)]
     columns = [_span_latencies(rows, spans, figure) for figure in ("p50_ms", "p90_ms", "p99_ms")]
     points = [

@@ -17,6 +17,8 @@ import os
 import pickle
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import zipfile
@@ -238,6 +240,38 @@ def spark_reason(failure: Exception) -> str:
     return _JAVA_CLASS.sub("", found).partition(" SQLSTATE")[0].rstrip()
 
 
+_HEAP_FULL = 52  # Spark's exit code after an OutOfMemoryError
+_END_S = 2.0  # from the loss of a connection to Java until its process is gone
+
+
+def stopped_spark(failure: BaseException) -> PosthouseError | None:
+    """Return spark_stopped, with how Java ended, if that is why a call of Spark failed; else None.
+
+    None too for a Java that another process has started.
+    """
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark import SparkContext
+
+    java = getattr(SparkContext._gateway, "proc", None)
+    if java is None:
+        return None
+    is_lost = isinstance(failure, Py4JError | OSError) and not isinstance(failure, Py4JJavaError)
+    try:
+        code = java.wait(_END_S if is_lost else 0)
+    except subprocess.TimeoutExpired:
+        return None
+    return error("spark_stopped", reason=_ending(code))
+
+
+def _ending(code: int) -> str:
+    """Return in words how Java ended, by the exit code of its process."""
+    if code == -signal.SIGKILL:
+        return "it was killed (SIGKILL), which the system does when memory is short"
+    if code < 0:
+        return f"signal {-code} ended it"
+    return "its heap was full" if code == _HEAP_FULL else f"its exit code is {code}"
+
+
 def _sizes(driver_memory_mb: int, shuffle_partitions: int | None) -> dict[str, str]:
     sizes = {"spark.driver.memory": f"{driver_memory_mb}m", "spark.driver.maxResultSize": f"{driver_memory_mb}m"}
     if shuffle_partitions is not None:
@@ -320,7 +354,8 @@ def run_in_workers(spark: SparkSession, work: Callable[[T], R], tasks: Sequence[
     try:
         rows = spark.range(0, len(given), 1, len(given)).mapInArrow(run, _RESULT).collect()
     except (PySparkException, Py4JError) as failure:
-        raise error("workers_failed", reason=worker_reason(str(failure))) from failure
+        stopped = stopped_spark(failure)
+        raise stopped or error("workers_failed", reason=worker_reason(str(failure))) from failure
     results: list[R | PosthouseError] = [pickle.loads(row.result) for row in sorted(rows, key=lambda row: row.task)]
     for result in results:
         if isinstance(result, PosthouseError):
