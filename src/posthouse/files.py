@@ -139,9 +139,12 @@ def private_dir(path: str | os.PathLike[str]) -> Path:
     directory = Path(path)
     if directory.is_symlink():
         raise error("store_path_unsafe", path=str(directory), reason="it is a symbolic link")
-    for missing in reversed([parent for parent in directory.parents if not parent.exists()]):
-        _make_directory(missing)
-    _make_directory(directory)
+    try:
+        for missing in reversed([parent for parent in directory.parents if not parent.exists()]):
+            _make_directory(missing)
+        _make_directory(directory)
+    except OSError as failure:
+        raise unusable(directory, failure) from failure
     fd = open_nofollow(directory, os.O_RDONLY)
     try:
         _restrict_mode(fd, directory)
@@ -170,8 +173,7 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 def _make_directory(directory: Path) -> None:
     try:
-        with _store_full_if_no_space(directory):
-            directory.mkdir(mode=DIRECTORY_MODE)
+        directory.mkdir(mode=DIRECTORY_MODE)
     except FileExistsError:  # it existed, or another process was faster: the checks that follow decide
         return
     directory.chmod(DIRECTORY_MODE)  # the umask may have removed bits of the owner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,16 @@ def test_send_hands_recipient_text_and_options_to_the_daemon(tmp_path: Path) -> 
     assert (done.returncode, done.stdout, done.stderr) == (0, "abc  queued\n", "")
     assert bodies(daemon.asked) == [{"to": "bob", "message": "grüße", "priority": "now", "client_message_id": "abc"}]
     assert all(b"Posthouse-Agent: eve\r\n" in each for each in daemon.asked)
+
+
+def test_send_with_a_closed_stdout_sends_once(tmp_path: Path) -> None:
+    command = f"{shlex.join([*COMMAND, 'send', 'bob', 'hi', '--id', 'abc'])} >&-"
+    with answering(daemon_of(tmp_path), ACCEPTED) as daemon:
+        done = subprocess.run(
+            command, shell=True, capture_output=True, text=True, env=environment(tmp_path), timeout=60
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [body["client_message_id"] for body in bodies(daemon.asked)] == ["abc"]
 
 
 def test_send_without_an_agent_acts_for_the_one_in_the_environment(tmp_path: Path) -> None:

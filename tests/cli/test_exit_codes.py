@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +98,31 @@ def test_missing_library_of_no_extra_is_a_defect(capsys: pytest.CaptureFixture[s
 def test_interrupt_is_quiet_and_exits_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_codes.run_to_exit_code(raising(KeyboardInterrupt()), []) == 130
     assert capsys.readouterr() == ("", "")
+
+
+def test_file_that_the_system_refuses_is_no_defect(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = PermissionError(errno.EACCES, "Permission denied", "/root/notes")
+    assert exit_codes.run_to_exit_code(raising(failure), ["--json"]) == Exit.REFUSED
+    problem = json.loads(capsys.readouterr().err)
+    assert (problem["code"], problem["path"]) == ("file_denied", "/root/notes")
+
+
+def test_command_in_a_directory_that_was_removed_says_so(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    outcome = cli("connect", "claude-code", "--json")
+    assert (outcome.exit, outcome.problem["code"]) == (Exit.USAGE, "directory_gone")
+
+
+def test_text_that_is_not_utf8_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    def send(_tokens: Sequence[str]) -> object:
+        return "caf\udce9".encode()  # as Python gives an argument in Latin-1 to a program
+
+    assert exit_codes.run_to_exit_code(send, ["--json"]) == Exit.USAGE
+    assert json.loads(capsys.readouterr().err)["code"] == "text_not_utf8"
 
 
 def test_exit_code_that_a_command_returns_is_the_exit_code() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -216,6 +217,20 @@ def test_run_gives_the_command_its_token_and_releases_afterwards(alice: Shell, b
     assert (done.returncode, done.stdout) == (7, "token 1 --x\n")
     status = alice.value("inspect", "deploy")
     assert (status["held"], status["token"]) == (False, 1)
+
+
+def test_run_works_on_a_terminal_that_does_not_control_it(alice: Shell) -> None:
+    """As below `script`, and in containers."""
+    leader, follower = pty.openpty()
+    words = [sys.executable, "-m", *COMMAND, "run", "deploy", "--", "echo", "done"]
+    try:
+        done = subprocess.run(
+            words, env=alice.environ, stdin=follower, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+    finally:
+        os.close(leader)
+        os.close(follower)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 def test_run_does_not_start_its_command_when_the_lock_is_held(alice: Shell, bob: Shell, tmp_path: Path) -> None:

@@ -13,6 +13,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _BEGIN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+_AUTHORITY_USAGE = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 _END = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -30,10 +41,17 @@ def make_certificate(folder: Path, *hosts: str) -> Certificate:
     folder.mkdir(parents=True, exist_ok=True)
     authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = _name("posthouse test authority")
-    authority = _sign(_builder(issuer, issuer, authority_key, is_authority=True), authority_key)
+    # From Python 3.13 on, programs want the key identifiers and the usage that RFC 5280 asks for.
+    authority = _sign(
+        _builder(issuer, issuer, authority_key, is_authority=True).add_extension(_AUTHORITY_USAGE, critical=True),
+        authority_key,
+    )
     names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-    builder = _builder(_name(hosts[0]), issuer, server_key, is_authority=False).add_extension(names, critical=False)
-    server = _sign(builder, authority_key)
+    issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    builder = _builder(_name(hosts[0]), issuer, server_key, is_authority=False)
+    server = _sign(
+        builder.add_extension(names, critical=False).add_extension(issuer_key, critical=False), authority_key
+    )
     made = Certificate(folder / "authority.pem", folder / "cert.pem", folder / "key.pem")
     made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     made.cert.write_bytes(server.public_bytes(serialization.Encoding.PEM))
@@ -56,6 +74,7 @@ def _builder(
         .not_valid_before(_BEGIN)
         .not_valid_after(_END)
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 

@@ -50,6 +50,15 @@ def test_an_empty_directory_is_narrowed_and_a_used_one_refused(tmp_path: Path) -
     assert mode(used) == 0o755
 
 
+def test_a_directory_that_cannot_be_made_is_named_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "home", Path("/proc/home"), Path("/proc/home/daemon")):
+        with pytest.raises(PosthouseError) as refused:
+            files.private_dir(path)
+        assert refused.value.code == "store_unusable"
+        assert refused.value.fields["path"] in (str(path), str(path.parent))
+
+
 def test_existing_parents_keep_their_mode(tmp_path: Path) -> None:
     parent = tmp_path / "parent"
     parent.mkdir()

@@ -30,7 +30,7 @@ _INTERRUPTED = 130
 def run(words: Sequence[str]) -> int | Sequence[str]:
     """Send and return the exit code, or return the words for the full command."""
     given = _given(words)
-    if given is None:
+    if given is None or sys.stdout is None:  # a closed stdout: the whole command opens another one
         return words
     agent = given.pop("", os.environ.get("POSTHOUSE_AGENT", ""))
     if not (agent.isascii() and agent.isprintable()):  # not a header

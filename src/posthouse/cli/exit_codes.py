@@ -8,6 +8,7 @@ starts the command in the background.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ from posthouse.model.errors import PosthouseError, error
 
 INTERRUPTED = 128 + signal.SIGINT  # the exit code a shell reports after Ctrl-C
 PIPE_CLOSED = 128 + signal.SIGPIPE
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _PACKAGE = Path(__file__).parent.parent
 #: Library -> the extra that installs it.
 _EXTRAS = {
@@ -68,11 +70,9 @@ def run_to_exit_code(command: Callable[[Sequence[str]], object], tokens: Sequenc
     except PosthouseError as failure:
         return _report(failure, tokens)
     except OSError as failure:
-        if failure.errno not in NO_SPACE:
-            return _report(_as_internal(failure, tokens), tokens)
-        _silence(sys.stdout)
-        path = "the output" if failure.filename is None else str(failure.filename)
-        return _report(error("disk_full", path=path, reason=failure.strerror), tokens)
+        if failure.errno in NO_SPACE:
+            _silence(sys.stdout)
+        return _report(_as_refused_file(failure) or _as_internal(failure, tokens), tokens)
     except Exception as failure:  # noqa: BLE001 - the last handler: any other exception is a defect
         return _report(_as_internal(failure, tokens), tokens)
     return result if isinstance(result, int) else Exit.OK
@@ -94,8 +94,36 @@ def _as_usage(failure: CycloptsError) -> PosthouseError:
     return error(code, text=str(failure).strip(), hint=hint)
 
 
+def _as_refused_file(failure: OSError) -> PosthouseError | None:
+    """Return the error for a file or directory that the system refuses; None if the failure may be a defect."""
+    if failure.errno in NO_SPACE:
+        path = "the output" if failure.filename is None else str(failure.filename)
+        return error("disk_full", path=path, reason=failure.strerror)
+    if failure.errno in _DENIED and failure.filename is not None:
+        return error("file_denied", path=str(failure.filename), reason=failure.strerror)
+    if failure.errno == errno.ENOENT and not _has_directory():
+        return error("directory_gone")
+    return None
+
+
+def _has_directory() -> bool:
+    """Return False if the working directory was removed."""
+    try:
+        os.getcwd()  # noqa: PTH109 - only whether it can be said
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _not_utf8(failure: Exception) -> PosthouseError | None:
+    """Return the error for bytes that Python could not decode: it keeps them as surrogates, which no message has."""
+    if isinstance(failure, UnicodeEncodeError) and failure.reason == "surrogates not allowed":
+        return error("text_not_utf8")
+    return None
+
+
 def _as_internal(failure: Exception, tokens: Sequence[str]) -> PosthouseError:
-    known = _missing_extra(failure) or _stopped_spark(failure)
+    known = _missing_extra(failure) or _stopped_spark(failure) or _not_utf8(failure)
     if known is not None:
         return known
     if "--debug" in _options(tokens):

@@ -19,7 +19,7 @@ from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, RelayOptions, re
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.node import KEY_PREFIX_MIN_DIGITS
+from posthouse.model.node import KEY_PREFIX_MIN_DIGITS, validate_member_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -147,7 +147,7 @@ def _redeem(invite: Invite, key: NodeKey, name: str | None, relay_options: Relay
 async def take_name(name: str | None, claim: Callable[[str], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
     """Claim a member name: the given one, else the host's, with a number behind it if it is taken or confusable."""
     if name is not None:
-        return await claim(name)
+        return await claim(validate_member_name(name))
     first = host_name()
     for number in range(1, _NAMES_TRIED):
         try:

@@ -88,13 +88,21 @@ def _forward_signals(group: int) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
+def _is_in_foreground(terminal: int) -> bool:
+    """Return False for a file that is no terminal, and for a terminal that does not control this process."""
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def _lend_terminal(group: int) -> Iterator[None]:
     """Make the command the foreground process group, if this process is in the foreground."""
-    if not sys.stdin.isatty() or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+    terminal = sys.stdin.fileno()
+    if not _is_in_foreground(terminal):
         yield
         return
-    terminal = sys.stdin.fileno()
     before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # taking the terminal back would stop this process
     try:
         with contextlib.suppress(OSError):  # the command may have ended already

@@ -34,6 +34,7 @@ from posthouse.cli.relay_service import (
 )
 from posthouse.cli.relay_space import compact, delete, size
 from posthouse.cli.relay_store import backup, check, export, import_, migrate, reindex, restore, verify
+from posthouse.model.errors import error
 
 if TYPE_CHECKING:
     from posthouse.cli.config import Flags as RelayFlags
@@ -86,6 +87,8 @@ def up(
         return values, settings
 
     _, settings = load()
+    if running := read_run(settings.data_dir):
+        raise error("relay_running", url=running["url"], pid=running["pid"])
     if settings.data_dir.exists():
         forget_run(settings.data_dir)
     run_relay(settings, lambda server: _announce(server, output), None if sys.stderr.isatty() else load)

@@ -37,10 +37,16 @@ def status(*, output: Output = PLAIN) -> int:
 
     value: dict[str, Any] = {"home": str(find_home().path), "relay": _read_relay(), "daemon": _read_daemon()}
     output.result(value, table(("what", "state", "where"), _rows(value)))
-    is_running = value["daemon"]["running"]
-    steps = next_steps() if is_running else ["posthouse up    run a relay and a daemon on this machine"]
+    steps = next_steps() if _is_complete(value) else ["posthouse up    run a relay and a daemon on this machine"]
     output.note("\n".join(["next:", *(f"  {line}" for line in steps)]))
-    return Exit.OK if is_running else Exit.UNREACHABLE
+    return Exit.OK if value["daemon"]["running"] else Exit.UNREACHABLE
+
+
+def _is_complete(value: dict[str, Any]) -> bool:
+    """Return False if `posthouse up` would start something: the daemon, or the relay of this home."""
+    relay, daemon = value["relay"], value["daemon"]
+    is_reached = any(mesh["state"] == "connected" for mesh in daemon.get("meshes", ()))
+    return daemon["running"] and (relay["running"] or relay["url"] is not None or is_reached)
 
 
 def _read_relay() -> dict[str, Any]:

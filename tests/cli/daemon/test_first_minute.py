@@ -207,6 +207,26 @@ def kill_and_wait(pid: int) -> None:
         os.close(ended)
 
 
+def test_host_name_that_no_mesh_takes_is_refused_with_the_rule(server: Machine) -> None:
+    refused = server.refusal("up", "--name", "my host")
+    assert (refused["code"], "letters, digits" in refused["hint"]) == ("member_name_invalid", True)
+    assert server("up", "--name", "my-host")["name"] == "my-host"
+
+
+def test_relay_that_up_has_started_is_named_to_the_one_who_starts_another(server: Machine) -> None:
+    started = server("up")["relay"]
+    refused = server.refusal("relay", "up")
+    assert (refused["code"], refused["url"], refused["pid"]) == ("relay_running", started["url"], started["pid"])
+
+
+def test_status_says_how_to_start_a_relay_that_was_killed(server: Machine) -> None:
+    relay = server("up")["relay"]
+    assert "posthouse up  " not in server.run("status", options=()).stderr
+    kill_and_wait(relay["pid"])
+    shown = server.run("status", options=())
+    assert "posthouse up  " in shown.stdout + shown.stderr
+
+
 def test_killed_relay_and_daemon_come_back_with_up(server: Machine) -> None:
     up = server("up")
     for pid in (up["relay"]["pid"], up["daemon"]["pid"]):

@@ -70,7 +70,7 @@ async def test_relay_ends_gracefully_while_streams_are_open(tmp_path: Path, numb
 async def test_second_relay_in_the_same_directory_is_refused(tmp_path: Path) -> None:
     async with relay_process(tmp_path) as first:
         code, problem = await refused(tmp_path, "--listen", "127.0.0.1:0")
-        assert (code, problem["code"]) == (1, "store_in_use")
+        assert (code, problem["code"], problem["pid"]) == (1, "relay_running", first.process.pid)
         assert first.process.returncode is None
 
 

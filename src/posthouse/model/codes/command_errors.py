@@ -54,6 +54,32 @@ COMMAND: tuple[ErrorSpec, ...] = (
         "Free space there, or write to another disk; then run the command again.",
     ),
     ErrorSpec(
+        "file_denied",
+        403,
+        "{path} is refused by the system: {reason}",
+        "Check its owner and mode, or give another path.",
+    ),
+    ErrorSpec(
+        "directory_gone",
+        400,
+        "the current directory was removed",
+        "Change to another directory and run the command again.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "text_not_utf8",
+        400,
+        "an argument or the text on stdin is not UTF-8",
+        "Convert it first, for example with `iconv -f latin1 -t utf-8`.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "relay_running",
+        409,
+        "the relay runs already: {url} (pid {pid})",
+        "Use it, or stop it with `posthouse relay down`.",
+    ),
+    ErrorSpec(
         "daemon_start_slow",
         504,
         "the daemon (pid {pid}) did not answer within {seconds} s",
