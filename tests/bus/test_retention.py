@@ -54,19 +54,6 @@ def read_epoch(root: Path) -> str:
         db.close()
 
 
-async def test_ids_grow_although_the_record_of_the_newest_is_pruned_and_the_clock_steps_back(house: House) -> None:
-    bus = await open_bus(house, keep_days=30)
-    await bus.register_endpoint("a.b")
-    old = await publish(bus, 5)
-    house.clock.advance(31 * _DAY_S)
-    await prune(bus)
-    assert of_type(house.root, "bus.published") == []
-    await bus.close()
-    house.clock.step_wall(-32 * _DAY_S)
-    bus = await open_bus(house, keep_days=30)
-    assert (await publish(bus, 1)) > old[-1:]
-
-
 async def test_records_go_when_they_are_older_than_kept_and_a_snapshot_stands_for_them(house: House) -> None:
     bus = await open_bus(house, keep_days=30)
     await bus.register_endpoint("a.b")
