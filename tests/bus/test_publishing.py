@@ -211,6 +211,31 @@ async def test_ids_grow_also_when_the_clock_steps_back(house: House, bus: Bus) -
     assert first < second < third
 
 
+async def test_ids_grow_after_a_restart_although_the_clock_stepped_back(house: House) -> None:
+    bus = await house.bus(reliability={"rateLimit": {"maxPerWindow": 2}})
+    await bus.register_endpoint("a.b")
+    ids = [(await bus.publish("a.b", number, from_="c")).message_id for number in range(3)]  # the last one is refused
+    await bus.close()
+    house.clock.step_wall(-3_000)
+    bus = await house.bus()
+    ids += [(await bus.publish("a.b", 1, from_="d")).message_id]
+    await bus.close()
+    house.clock.step_wall(-3_000)
+    bus = await house.bus()
+    ids += [(await bus.publish("a.b", 2, from_="d")).message_id]
+    assert ids == sorted(set(ids))
+
+
+async def test_a_lone_publish_writes_few_pages(house: House, bus: Bus) -> None:
+    """Journal, its sequence and its index, mail, rate and depth; now and then a page is added to the file."""
+    await bus.register_endpoint("a.b")
+    wal = house.root / "bus.db-wal"
+    before = wal.stat().st_size
+    for number in range(50):
+        await bus.publish("a.b", number, from_="c")
+    assert (wal.stat().st_size - before) / (4_096 + 24) / 50 < 7
+
+
 async def test_ids_grow_over_two_buses_on_one_directory(house: House) -> None:
     one, two = await house.bus(), await house.bus()
     await one.register_endpoint("a.b")

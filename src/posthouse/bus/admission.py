@@ -31,7 +31,7 @@ TEMPORARY = frozenset({Reason.RATE_LIMITED, Reason.BACKPRESSURE, Reason.CIRCUIT_
 _encode = msgspec.json.Encoder().encode
 
 
-class Reserved(msgspec.Struct, frozen=True, array_like=True):
+class Reserved(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """When a publish was decided; stored as a JSON array in `mail` and in records, for the pipeline's what-if."""
 
     #: newest journal record that the decision has seen

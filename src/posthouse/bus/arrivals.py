@@ -30,7 +30,7 @@ RETRY_S = 1.0  # after a full disk or an unexpected failure
 _MAX_QUEUED_CONTENTS = 1024  # queued messages whose content stays in memory; the files of the others are read
 
 
-class Queued(msgspec.Struct, frozen=True):
+class Queued(msgspec.Struct, frozen=True, gc=False):
     """A settled message in new/ that waits for its handlers; `data` is None if the file must be read."""
 
     id: str

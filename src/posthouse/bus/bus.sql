@@ -1,5 +1,10 @@
 -- :name state
-SELECT last_id, endpoints_version, removals, rates_boot_id FROM bus_state
+SELECT
+    nullif(max(
+        coalesce(last_id, ''), coalesce((SELECT max(ref) FROM journal WHERE type = 'bus.published'), '')
+    ), ''),
+    endpoints_version, removals, rates_boot_id
+FROM bus_state
 
 -- :name set_last_id
 UPDATE bus_state SET last_id = ? WHERE id = 1

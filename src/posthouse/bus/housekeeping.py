@@ -172,7 +172,7 @@ def prune_journal(tx: BusTransaction, retention: Retention) -> int:
     through = tx.db.execute(SQL.journal_older, (pruned_through, through, horizon_ns)).get
     if through is None or (through < pruned_through + batch and _was_pruned_recently(tx, snapshot_seq)):
         return 0
-    return prune_prefix(tx.journal, through, _snapshot_state(tx))
+    return _prune_prefix(tx, through, _snapshot_state(tx))
 
 
 def _prune_by_size(tx: BusTransaction, pruned_through: int, last: int, excess: int) -> int:
@@ -185,7 +185,12 @@ def _prune_by_size(tx: BusTransaction, pruned_through: int, last: int, excess: i
         freed, through = freed + size, seq
         if freed >= excess + snapshot_bytes:
             break
-    return 0 if freed <= 2 * snapshot_bytes else prune_prefix(tx.journal, through, state)
+    return 0 if freed <= 2 * snapshot_bytes else _prune_prefix(tx, through, state)
+
+
+def _prune_prefix(tx: BusTransaction, through: int, state: dict[str, Any]) -> int:
+    tx.keep_last_id()  # the record that shows it may be among those that go
+    return prune_prefix(tx.journal, through, state)
 
 
 def _was_pruned_recently(tx: BusTransaction, snapshot_seq: int | None) -> bool:

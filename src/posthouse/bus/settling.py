@@ -159,6 +159,7 @@ def _record_published(
     if published_to is not None:
         body["published_to"] = published_to
     tx.journal.append("bus.published", actor=sender, ref=id_, body=body | extra)
+    tx.published_id = id_
 
 
 def _record_success(tx: BusTransaction, counters: EndpointCounters, config: CircuitBreaker) -> None:

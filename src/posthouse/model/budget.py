@@ -23,7 +23,7 @@ from posthouse.model.subjects import takes_answers, validate_subject
 CycleRule = Literal["chain", "hops"]
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Budget(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """The allowance that a message has left on the bus; its bounds are checked whenever one is made."""
 
     hop_count: int

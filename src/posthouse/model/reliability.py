@@ -9,8 +9,7 @@ and the signal's content are contracts. The other rules are in rate and breaker.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -136,8 +135,7 @@ class PressureState(enum.StrEnum):
     CRITICAL = "critical"
 
 
-@dataclass(frozen=True, slots=True)
-class Pressure:
+class Pressure(NamedTuple):
     """The pressure of one mailbox, and the refusal that follows from it."""
 
     #: 0 (empty) to 1 (full)

@@ -25,9 +25,11 @@ from posthouse.model.envelope import Envelope, decode_dead_letter, decode_envelo
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.ulid import ulid_ms, validate_ulid
+from posthouse.sqlite.transaction import BulkInsert
 from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.bus.index", "index.sql")
+_PUT = BulkInsert(SQL.put.rpartition("(")[0], 8)
 _Key = tuple[str, str]  # id, endpoint_hash
 
 
@@ -105,7 +107,7 @@ class _RecordBatch:
     def write(self) -> None:
         """Write the collected rows."""
         self._db.executemany(SQL.end, [(at, *key) for key, at in self._ended.items()])
-        self._db.executemany(SQL.put, list(self._put.values()))
+        _PUT.run(self._db, list(self._put.values()))
         self._put, self._ended = {}, {}
 
     def _apply_published(self, record: Record) -> None:
