@@ -31,6 +31,18 @@ def test_what_json_writes_is_read_back(value: Any) -> None:
     assert parse_json(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
+@given(JSON_VALUES, st.sampled_from([(", ", ": "), (",\n\t", " : "), (",", ":")]))
+def test_white_space_between_values_changes_nothing(value: Any, separators: tuple[str, str]) -> None:
+    assert parse_json(json.dumps(value, ensure_ascii=False, separators=separators).encode()) == value
+
+
+def test_white_space_inside_texts_is_kept_and_hides_no_second_key() -> None:
+    assert parse_json(b'{ "a" : " b  c ", "d" : [ 1 , 2 ] }') == {"a": " b  c ", "d": [1, 2]}
+    with pytest.raises(Refused) as refusal:
+        parse_json(b'{ "a" : 1, "a" : 1 }')
+    assert refusal.value.code == "json_duplicate_key"
+
+
 @given(JSON_VALUES, st.integers(0, 200))
 def test_value_that_exceeds_a_limit_has_more_bytes_as_json(value: Any, limit: int) -> None:
     if exceeds(value, limit):

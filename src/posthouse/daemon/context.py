@@ -106,6 +106,7 @@ class LocalCall(Call[DaemonContext]):
 
     #: mesh that the body names
     _body_mesh: str | None = None
+    _named_agent: str | None = None
 
     @property
     def id(self) -> str:
@@ -137,6 +138,11 @@ class LocalCall(Call[DaemonContext]):
     @property
     def named_agent(self) -> str:
         """The agent that the header or the query names, known or not; "" if neither names one."""
+        if self._named_agent is None:
+            self._named_agent = self._read_agent()
+        return self._named_agent
+
+    def _read_agent(self) -> str:
         named = {value for name, value in self.target.query if name == _AGENT_PARAMETER}
         if AGENT_HEADER in self.request.headers:
             named.add(self.request.headers[AGENT_HEADER].strip())

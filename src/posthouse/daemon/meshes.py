@@ -92,8 +92,9 @@ class MeshTable:
     def default(self) -> str:
         """The mesh of requests that name none."""
         chosen = self._settings.chosen_mesh()
-        names = tuple(self.nodes)
-        return next((name for name in (chosen, DEFAULT_MESH, *names) if name in self.nodes), DEFAULT_MESH)
+        if chosen is not None and chosen in self.nodes:
+            return chosen
+        return DEFAULT_MESH if DEFAULT_MESH in self.nodes else next(iter(self.nodes), DEFAULT_MESH)
 
     def name_of(self, node: str) -> str | None:
         """Return the member name of a node in the first mesh that knows one."""

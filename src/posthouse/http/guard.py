@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import structlog
@@ -30,6 +31,7 @@ _ORIGIN = re.compile(rf"([a-z][a-z0-9+.-]*)://{_AUTHORITY.pattern}", re.IGNORECA
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _BEARER = "Bearer "
 _TOKEN_PARAMETER = "token"
+_KNOWN_HOSTS = 64  # that clients name; parsing one takes as long as the rest of the check
 _LOG_RATE = Rate(per_s=1, burst=20)  # entries about refused requests: a scanner must not fill the log
 
 
@@ -55,6 +57,7 @@ class Origin(NamedTuple):
         return f"{self.scheme}://{self.host}" if is_default else f"{self.scheme}://{self.host}:{self.port}"
 
 
+@lru_cache(maxsize=_KNOWN_HOSTS)
 def parse_authority(text: str) -> Authority | None:
     """Return the host and port of a Host header, or None if it is not one."""
     found = _AUTHORITY.fullmatch(text)

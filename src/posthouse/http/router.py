@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -19,6 +20,8 @@ from posthouse.model.errors import error
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _FORBIDDEN = re.compile(r"[^\x21-\x7e]|[#]")
+_KNOWN_TARGETS = 256  # programs ask for the same few again and again
+_KNOWN_CHARS = 256  # of a target that is remembered
 CallT = TypeVar("CallT")
 Handler = Callable[[CallT], Awaitable[HttpResponse]]
 
@@ -38,6 +41,11 @@ class Target:
 
 def parse_target(text: str) -> Target:
     """Return the parts of a target, or raise path_invalid."""
+    # a query differs each time, and may hold a secret
+    return _parse_known(text) if len(text) <= _KNOWN_CHARS and "?" not in text else _parse(text)
+
+
+def _parse(text: str) -> Target:
     if _FORBIDDEN.search(text) is not None:
         raise error("path_invalid", reason="it holds a character that must be percent-encoded")
     if not text.startswith("/"):
@@ -48,6 +56,9 @@ def parse_target(text: str) -> Target:
         raise error("path_invalid", reason="it does not begin with a slash")
     segments = tuple(_percent_decode(segment) for segment in path[1:].split("/"))
     return Target(segments, tuple(_parse_parameter(part) for part in query.split("&") if part))
+
+
+_parse_known = lru_cache(maxsize=_KNOWN_TARGETS)(_parse)
 
 
 def _parse_parameter(part: str) -> tuple[str, str]:

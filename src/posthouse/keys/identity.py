@@ -61,7 +61,7 @@ _CHECKED_KEYS = 4096  # cached valid node ids: the check costs nearly as much as
 class NodeKey:
     """The private key of a node with its public key and node id."""
 
-    __slots__ = ("_secret", "former", "node", "public")
+    __slots__ = ("_exchange_secret", "_secret", "former", "node", "public")
 
     def __init__(self, seed: bytes, former: Sequence[NodeKey] = ()) -> None:
         """Derive the key pair from its seed of 32 bytes; `former` are its predecessors."""
@@ -70,6 +70,7 @@ class NodeKey:
         #: The public key, 32 bytes.
         self.public: bytes
         self.public, self._secret = crypto_sign_seed_keypair(seed)
+        self._exchange_secret: bytes | None = None
         #: The node id.
         self.node = node_id(self.public)
         #: Predecessors of this key, the latest first: they only open what was sealed for them.
@@ -90,7 +91,9 @@ class NodeKey:
 
     def exchange_secret(self) -> bytes:
         """Return the X25519 secret of this key, for sealing."""
-        return crypto_sign_ed25519_sk_to_curve25519(self._secret)
+        if self._exchange_secret is None:  # every sealed message needs it
+            self._exchange_secret = crypto_sign_ed25519_sk_to_curve25519(self._secret)
+        return self._exchange_secret
 
     def derive(self, purpose: bytes) -> bytes:
         """Return a secret of 32 bytes for one purpose; it reveals neither the key nor the secret of another one."""

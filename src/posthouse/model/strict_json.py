@@ -53,14 +53,19 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def _plain(data: bytes) -> Any:
-    """Return the value of a text that is exactly what msgspec would write, else _NOT_PLAIN."""
+    """Return the value of a text that is what msgspec would write, except for white space, else _NOT_PLAIN."""
     if not data.isascii() or data.count(b"{") + data.count(b"[") > JSON_MAX_DEPTH:
         return _NOT_PLAIN
     try:
         value = _read_plain(data)
     except msgspec.DecodeError:
         return _NOT_PLAIN
-    return value if _write_plain(value) == data else _NOT_PLAIN
+    written = _write_plain(value)
+    return value if written == data or written == _without_space(data) else _NOT_PLAIN
+
+
+def _without_space(data: bytes) -> bytes:
+    return msgspec.json.format(data, indent=-1)
 
 
 def refuse_duplicate_keys(data: bytes | str) -> None:

@@ -20,7 +20,8 @@ from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.outbox import OutboxFilter
 from posthouse.daemon.outbox.outbox_rows import OutboxRow
 from posthouse.daemon.roster import TOPIC_MARK
-from posthouse.daemon.send import MessageFields, SendRequest, Via
+from posthouse.daemon.send import MessageFields, SendRequest, SendResult, Via
+from posthouse.daemon.wake.transcripts import Transcript
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.errors import PosthouseError
 from posthouse.model.usage import USAGE, with_usage
@@ -48,10 +49,13 @@ async def post_to_topic(call: LocalCall) -> HttpResponse:
 async def _accept_message(call: LocalCall, request: SendRequest) -> HttpResponse:
     meters = call.context.meters
     agent, key = call.active_agent, call.request.headers.get(_KEY_HEADER)
+    transcript = None if request.via is not None else call.context.waker.transcript_of(agent)
     try:
-        async with _with_transcript_usage(call, request, key) as complete:
-            span = call.request.headers.get(TRACEPARENT)
-            status, body = await call.mesh.sending.send(complete, key, agent=agent, traceparent=span)
+        if transcript is None or USAGE in (request.meta or {}):
+            status, body = await _send(call, request, key, agent)
+        else:
+            async with _with_transcript_usage(call, request, key, agent, transcript) as complete:
+                status, body = await _send(call, complete, key, agent)
     except PosthouseError as failure:
         meters.count("posthouse_daemon_sends_total", str(failure.spec.status))
         raise
@@ -59,18 +63,20 @@ async def _accept_message(call: LocalCall, request: SendRequest) -> HttpResponse
     return json_response(body | await _about_recipient(call, request.to), status)
 
 
+async def _send(call: LocalCall, request: SendRequest, key: str | None, agent: str) -> SendResult:
+    traceparent = call.request.headers.get(TRACEPARENT)
+    return await call.mesh.sending.send(request, key, agent=agent, traceparent=traceparent)
+
+
 @asynccontextmanager
-async def _with_transcript_usage(call: LocalCall, request: SendRequest, key: str | None) -> AsyncIterator[SendRequest]:
-    """Add what the agent's program has used since its last message, if the message reports no usage of its own.
+async def _with_transcript_usage(
+    call: LocalCall, request: SendRequest, key: str | None, agent: str, transcript: Transcript
+) -> AsyncIterator[SendRequest]:
+    """Add what the agent's program has used since its last message to a message that reports no usage of its own.
 
     A repeated request reports the same usage as the first time; otherwise it would look like another message.
     """
-    agent, meta = call.active_agent, request.meta or {}
     known = key if key is not None else request.client_message_id
-    transcript = call.context.waker.transcript_of(agent)
-    if transcript is None or USAGE in meta or request.via is not None:
-        yield request
-        return
     if known is not None and await call.mesh.outbox.has(known, agent):
         earlier = await call.mesh.sending.usage_of(known, agent)
         yield msgspec.structs.replace(request, meta=with_usage(request.meta, earlier))
