@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 JOBS ?= 4
 PYTEST_ARGS ?=
 IMAGE_BASE ?=
-BENCH ?= store bus relay cluster drain locks send start
+BENCH ?= store bus relay cluster drain locks send start memory
 PEERS ?=
 
 LINTS := style types layers declared dead

@@ -1,6 +1,6 @@
 """`python -m bench PART`: measure posthouse, compared with the bare libraries doing the same work in the same run.
 
-PART is store, bus, relay, cluster, drain, locks, send, start, mirror, pipeline or peers (other systems instead of
+PART is store, bus, relay, cluster, drain, locks, send, start, memory, mirror, pipeline or peers (other systems, no
 libraries). Each part works in a temporary directory below --dir, whose disk determines the results, and removes it.
 --quick does far less; --json prints the whole report.
 """
@@ -243,6 +243,21 @@ def start(*, directory: BenchDir = None, quick: Quick = False, output: Output = 
     output.result(report, show_required(report))
 
 
+def memory(*, directory: BenchDir = None, quick: Quick = False, output: Output = PLAIN) -> None:
+    """Measure what an idle relay, an idle daemon and an idle connection hold in memory.
+
+    For example:
+
+        python -m bench memory
+        python -m bench memory --quick --json
+    """
+    from bench.idle_memory import CONNECTIONS, QUICK_CONNECTIONS, measure_memory
+
+    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
+        report = measure_memory(Path(scratch), QUICK_CONNECTIONS if quick else CONNECTIONS, output.note)
+    output.result(report, show_required(report))
+
+
 def mirror(*, quick: Quick = False, output: Output = PLAIN) -> None:
     """Measure what two relays exchange to find ten different events among a million.
 
@@ -363,6 +378,7 @@ app.command(drain, name="drain")
 app.command(locks, name="locks")
 app.command(send, name="send")
 app.command(start, name="start")
+app.command(memory, name="memory")
 app.command(mirror, name="mirror")
 app.command(bus, name="bus")
 app.command(pipeline, name="pipeline")

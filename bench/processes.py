@@ -46,6 +46,11 @@ class RelayProcess:
     def port(self) -> int:
         return int(self._listen.rpartition(":")[2])
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start the relay; every later start uses the port of the first."""
         flags = [part for name, value in self._settings.items() for part in (_flag(name), str(value))]
@@ -61,8 +66,7 @@ class RelayProcess:
 
     def resident_mib(self) -> float:
         """Return the resident memory of the process."""
-        assert self._process is not None
-        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
