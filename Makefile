@@ -65,7 +65,7 @@ peers: setup ## posthouse beside Redis, PostgreSQL, JetStream, RabbitMQ and etcd
 	@bench/peers/install
 	@$(BIN)/python -m bench peers $(PEERS)
 
-sample: setup ## a short round of every fault campaign; CI runs it after the tests
+sample: setup ## a short round of every fault campaign, and a Spark cluster; CI runs it after the tests
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup -m campaign $(PYTEST_ARGS)
 
 faults: setup ## the whole fault campaigns: kill -9, full disks, stalled readers

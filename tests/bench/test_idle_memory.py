@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.cli.command_line import CommandLine
 
 
-def test_idle_relay_and_daemon_stay_below_a_generous_bound(bench: CommandLine, tmp_path: Path) -> None:
+def test_memory(bench: CommandLine, tmp_path: Path) -> None:
     outcome = bench("memory", "--quick", "--dir", str(tmp_path), "--json")
     assert outcome.exit == 0
     report = outcome.value

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -345,7 +346,7 @@ async def eventually_filled(folder: Path) -> None:
 
 
 def test_served_endpoint_runs_a_program_per_message(line: BusLine, started: list[subprocess.Popen[str]]) -> None:
-    program = f"{sys.executable} -c 'import json,sys; print(json.load(sys.stdin)[\"n\"] * 2)'"
+    program = f"{shlex.quote(sys.executable)} -c 'import json,sys; print(json.load(sys.stdin)[\"n\"] * 2)'"
     serve = start(started, line.root, "serve", "math.double", "--run", program, "--count", "2")
     assert line("req", "math.double", '{"n": 21}', "--json").value["payload"] == 42
     assert line("req", "math.double", '{"n": 4}').out.strip() == "8"

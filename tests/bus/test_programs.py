@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from posthouse import Bus, Envelope, PosthouseError
+from posthouse.bus import polling
 from posthouse.model.clock import FakeClock, system_clock
 from tests.bus.house import House
 from tests.bus.limits import settled
@@ -294,6 +296,25 @@ async def test_next_ends_with_the_bus(bus: Bus) -> None:
     waiting = asyncio.create_task(bus.next("a.b"))
     await asyncio.sleep(0)
     await bus.close()
+    with pytest.raises(PosthouseError) as ended:
+        await asyncio.wait_for(waiting, DEADLINE_S)
+    assert ended.value.code == "bus_closed"
+
+
+async def test_next_ends_with_the_bus_also_while_it_reads(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bus.register_endpoint("a.b")
+    read, reading, closed = polling.read_inbox, asyncio.Event(), asyncio.Event()
+
+    async def read_late(*arguments: Any) -> list[Envelope]:
+        reading.set()
+        await closed.wait()
+        return await read(*arguments)
+
+    monkeypatch.setattr(polling, "read_inbox", read_late)
+    waiting = asyncio.create_task(bus.next("a.b"))
+    await reading.wait()
+    await bus.close()
+    closed.set()
     with pytest.raises(PosthouseError) as ended:
         await asyncio.wait_for(waiting, DEADLINE_S)
     assert ended.value.code == "bus_closed"

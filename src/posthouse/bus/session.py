@@ -34,7 +34,7 @@ from posthouse.bus.waiting import WaitingPublishes
 from posthouse.bus.watching import PortableWatcher, Watcher
 from posthouse.log import get_log
 from posthouse.model.envelope import Envelope
-from posthouse.model.errors import Fatal, error
+from posthouse.model.errors import Fatal, PosthouseError, error
 
 log = get_log(__name__)
 #: False on other systems, such as macOS, where PortableWatcher takes its place
@@ -110,9 +110,9 @@ class Session:
     async def next_message(self, subject: str, timeout_s: float | None, after: str | None) -> Envelope | None:
         """Return the oldest waiting message of an endpoint, or None if none arrives in time."""
         core, deadline_s = self.core, math.inf if timeout_s is None else self._loop.time() + timeout_s
-        if found := await polling.read_inbox(core, subject, 1, after):
-            return found[0]
-        with self._woken() as arrived:
+        with self._ended_as_bus(), self._woken() as arrived:
+            if found := await polling.read_inbox(core, subject, 1, after):
+                return found[0]
             follower = await polling.follow_arrivals(self.followers, subject, arrived.set)
             try:
                 while True:
@@ -127,6 +127,16 @@ class Session:
                         await asyncio.wait_for(arrived.wait(), min(_LOOK_AGAIN_S, deadline_s - self._loop.time()))
             finally:
                 await self.followers.end(follower)
+
+    @contextmanager
+    def _ended_as_bus(self) -> Iterator[None]:
+        """Raise bus_closed where a read fails because the session closed its store in the meantime."""
+        try:
+            yield
+        except PosthouseError as failure:
+            if self._closing is None or failure.code != "store_closed":
+                raise
+            raise error("bus_closed", path=str(self._options.path)) from failure
 
     @contextmanager
     def _woken(self) -> Iterator[asyncio.Event]:

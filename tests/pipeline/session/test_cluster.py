@@ -38,6 +38,7 @@ _JOB = Path(__file__).with_name("cluster_job.py")
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.xdist_group("spark-programs")
 def test_a_cluster_that_shares_only_s3_makes_and_audits_the_same_tables(
     spark: SparkSession, bucket: str, tmp_path: Path

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
+import pytest
+
+from posthouse.relay.process import raise_descriptor_limit
 from tests.relay.edge import Author, Edge, Stream
 
 CROWD = 500
+
+
+@pytest.fixture(autouse=True, scope="module")
+def descriptors() -> Iterator[None]:
+    """Descriptors for both ends of each connection, as a relay has them: a login shell often has 1,024."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raise_descriptor_limit()
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 async def open_many(edge: Edge, stack: AsyncExitStack, count: int) -> list[Stream]:
