@@ -165,6 +165,7 @@ def test_status_names_what_is_missing(plain: CommandLine, home: Path) -> None:
         "hooks": "fail",
         "daemon": "fail",
     }
+    assert "config.toml does not exist" in before.value["checks"][0]["text"]
     plain("connect", "codex", "--wake", "--write")
     after = plain("connect", "codex", "--wake", "--status", "--json").value["checks"]
     assert {each["name"]: each["state"] for each in after} == {"server": "ok", "hooks": "ok", "daemon": "fail"}

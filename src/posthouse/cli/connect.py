@@ -197,7 +197,7 @@ def _check_server(request: Request) -> Finding:
     except PosthouseError as failure:
         return fail("server", str(failure), failure.hint)
     if plan.is_change:
-        return fail("server", f"{plan.file.path} differs", f"Run `posthouse connect {request.tool} --write`.")
+        return fail("server", plan.finding, f"Run `posthouse connect {request.tool} --write`.")
     return ok("server", str(plan.file.path))
 
 
@@ -209,7 +209,7 @@ def _check_hooks(request: Request) -> Finding:
         return fail("hooks", str(failure), failure.hint)
     if plan.is_change:
         again = f"Run `posthouse connect {request.tool} --wake --write`."
-        return fail("hooks", f"{plan.file.path} differs", again)
+        return fail("hooks", plan.finding, again)
     return ok("hooks", str(plan.file.path))
 
 

@@ -49,6 +49,11 @@ class Plan:
         )
         return "\n".join(lines)
 
+    @property
+    def finding(self) -> str:
+        """What a check reports if the file would change."""
+        return f"{self.file.path} " + ("does not exist" if self.before is None else "is not as connect would write it")
+
     def apply(self) -> Path | None:
         """Write the file; return the path of the backup, if there was a file before."""
         from posthouse.model.clock import format_utc, system_clock
