@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,8 +151,7 @@ def test_lost_key_comes_back_from_an_archive(tmp_path: Path) -> None:
         with pytest.raises(Exception, match="key"):
             relay.start()
         with measured("key"):
-            with tarfile.open(archive) as opened:
-                opened.extract("key.json", relay.data_dir, filter="data")
+            subprocess.run(["tar", "-xf", archive, "-C", relay.data_dir, "key.json"], check=True)
             relay.start()
             asyncio.run(publish(relay, "again"))
         assert (relay.node, asyncio.run(missing(relay, events))) == (node, [])
