@@ -7,6 +7,7 @@ parameters.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -47,10 +48,22 @@ class ApiDescription:
     has_ns_text: bool = False
 
 
+def schema_components(types: Sequence[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    """Return the schemas of types and the components that they refer to; descriptions without indentation.
+
+    Python 3.13 takes the indentation out of docstrings; the documents are the same on every Python.
+    """
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    for each in components.values():
+        if "description" in each:
+            each["description"] = inspect.cleandoc(each["description"])
+    return schemas, components
+
+
 def describe_api(routes: Sequence[Route[Any]], api: ApiDescription) -> dict[str, Any]:
     """Return the OpenAPI document of these routes."""
     types = list(dict.fromkeys(_types(routes, api)))
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    schemas, components = schema_components(types)
     if api.has_ns_text:
         components = {name: each if name.endswith(_QUERY) else _with_ns_text(each) for name, each in components.items()}
     writer = _OperationWriter(api, dict(zip(types, schemas, strict=True)), components)

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from posthouse.client.stream.frames import ConfirmedItem, DeliveryInfo, Gap, ProfileEntry, RosterEntry
-from posthouse.http.openapi import alternatives, encode_document
+from posthouse.http.openapi import alternatives, encode_document, schema_components
 from posthouse.http.response import HttpResponse, Problem
 from posthouse.http.router import Route
 from posthouse.model.event import Event
@@ -200,7 +200,7 @@ def describe_stream() -> dict[str, Any]:
     """Return the AsyncAPI document of the stream."""
     commands = (*FROM_CLIENT, *FROM_RELAY)
     types = list(dict.fromkeys(_types(commands)))
-    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    schemas, components = schema_components(types)
     components["EventFilter"] = components["EventFilter"] | {
         "patternProperties": {"^#": {"type": "array", "items": {"type": "string"}, "minItems": 1}}
     }

@@ -27,7 +27,7 @@ FRAMES: list[tuple[str, str]] = [
     ('[["CLOSE", "s"], 3]', "frame_malformed"),
     ('[["CLOSE", "s"], []]', "frame_malformed"),
     ("[" * 100_000, "json_too_deep"),
-    ('["REQ", "s", ' + "[" * 2_000 + "]" * 2_000 + "]", "json_too_deep"),
+    ('["REQ", "s", ' + "[" * 20_000 + "]" * 20_000 + "]", "json_too_deep"),
     (json.dumps([["CLOSE", "s"]] * 1_001), "frame_malformed"),
     ('["NOTHING"]', "verb_unknown"),
     ('["event", {}]', "verb_unknown"),
