@@ -163,3 +163,15 @@ def test_interpreter_that_is_not_there_is_named_with_a_hint(tree: Tree) -> None:
     done = tree.setup(PYTHON="/nonexistent/python")
     assert done.returncode == 1
     assert done.stderr.startswith("error: no Python 3.11 or newer at /nonexistent/python\nhint: ")
+
+
+def test_environment_of_another_version_than_the_named_interpreter_is_made_again(tree: Tree) -> None:
+    assert tree.setup().returncode == 0
+    newer = tree.root / "python3.12"
+    newer.write_text(
+        INTERPRETER.replace("3.11.0", "3.12.0") + 'case "$*" in *--clear*) cp "$0" .venv/bin/python ;; esac\n'
+    )
+    newer.chmod(0o755)
+    assert "making .venv with Python 3.12.0" in tree.setup(PYTHON=str(newer)).stdout
+    assert tree.installs() == 2
+    assert tree.setup(PYTHON=str(newer)).stdout == ""
