@@ -20,7 +20,6 @@ from posthouse.pipeline.run.copy_feeds import RunStep
 from posthouse.pipeline.run.lake_run import bring_up_to_date
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from tests.faults.child import Child
-from tests.pipeline.quick_start import quick_environment
 from tests.pipeline.run.lakes import check_seals, table_rows
 from tests.relay.accept.answers import accepted
 from tests.relay.authors import Author
@@ -28,7 +27,7 @@ from tests.relay.authors import Author
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark-programs")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 CLOCK = SystemClock()
 ALICE = Author(1, CLOCK)
 NOTES = 30
@@ -48,15 +47,10 @@ def is_unchanged(steps: Sequence[RunStep]) -> bool:
     return {step.step for step in steps} == {"unchanged"}
 
 
-def command(folder: Path, *words: str) -> None:
-    """Run a command to its end."""
-    env = {"POSTHOUSE_HOME": str(folder / "home")} | quick_environment()
-    with Child("posthouse.cli.main", *words, "--json", env=env) as child:
-        assert child.wait(_PATIENCE_S) == 0, child.errors
-
-
 def move(folder: Path, source: str | Path, target: str | Path) -> None:
-    command(folder, "relay", "migrate", "--from", str(source), "--to", str(target))
+    words = ("relay", "migrate", "--from", str(source), "--to", str(target), "--json")
+    with Child("posthouse.cli.main", *words, env={"POSTHOUSE_HOME": str(folder / "home")}) as child:
+        assert child.wait(_PATIENCE_S) == 0, child.errors
 
 
 async def publish_notes(folder: Path, store: str) -> None:
@@ -85,8 +79,7 @@ def test_lake_goes_on_after_its_store_moved_and_equals_lakes_of_the_database_and
     asyncio.run(publish_notes(file.parent, database))
     copied = {step.table: step.rows for step in run(spark, kept, database) if step.step == "copied"}
     assert copied["bronze_events"] == NOTES and NOTES <= copied["bronze_journal"] < before["bronze_journal"].total()
-    source, lake = ("--source", database), ("--lake", str(of_database.path))
-    command(tmp_path, "pipeline", "run", *source, *lake, "--master", "local[2]")
+    run(spark, of_database, database)
 
     move(tmp_path, database, file)
     assert is_unchanged(run(spark, kept, file))

@@ -27,7 +27,7 @@ from tests.relay.authors import Author
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark-programs")
+pytestmark = pytest.mark.xdist_group("spark")
 CLOCK = SystemClock()
 ALICE = Author(1, CLOCK)
 
