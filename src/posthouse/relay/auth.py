@@ -1,10 +1,10 @@
 """Authentication: challenges, signed proofs that answer them, and bearer tokens.
 
 Challenges and tokens carry their time and a keyed hash, so issuing them takes no memory. The key of the hash is derived
-from the relay's key: every relay with that key accepts the tokens of another one, also after a restart, and if they
-share a store its challenges. A challenge has one holder, which can spend it once, within a minute. A proof is an event
-of kind 22242 that names this relay; it is never stored. A token stands for its node for an hour by the wall clock; what
-the node may do is checked for each request.
+from the relay's key: every relay with that key accepts the tokens of the others, even after a restart, and also their
+challenges if they share a store. A challenge has one holder, which can spend it once, within a minute. A proof is an
+event of kind 22242 that names this relay; it is never stored. A token stands for its node for an hour by the wall
+clock; what the node may do is checked for each request.
 
     challenge = milliseconds (6 bytes) || random (10) || BLAKE2b-128 keyed, over those 16 bytes and the holder
     token     = base64url of: expiry in milliseconds (6 bytes) || public key (32) || BLAKE2b-128 keyed, over those 38
@@ -105,7 +105,7 @@ class Challenges:
         return packed, until_ms
 
     async def spend(self, text: str, holder: str) -> None:
-        """Check a challenge and spend it, or raise challenge_invalid, also if it was spent before."""
+        """Check a challenge and spend it, or raise challenge_invalid, even for a valid one that was spent before."""
         packed, until_ms = self.check(text, holder)
         if not await self._spent.spend_challenge(packed, self._now_ms(), until_ms):
             raise error("challenge_invalid")

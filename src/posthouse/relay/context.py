@@ -81,7 +81,7 @@ class RelayContext:
     #: holds the token of /metrics; read for each request, so that it can be replaced
     metrics_token_file: Path | None = None
     is_stopping: bool = False
-    #: COUNT and LOCK list commands without an answer, on all streams
+    #: COUNT and LOCK list commands that are not answered yet, on all streams
     reads: int = 0
 
     @property

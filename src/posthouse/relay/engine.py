@@ -151,7 +151,7 @@ def open_store(
 
 
 def server_state(url: str) -> StoredState:
-    """Return what a start has to know of the store in a database; blocks."""
+    """Return what a starting relay has to know about the store in a database; blocks."""
     with driver_required():
         from posthouse.relay.store.postgresql.pg_journal import find_stored
     return find_stored(url)

@@ -204,7 +204,7 @@ class FilterIndex(Generic[T]):
                 self._shapes[_shape(key)] -= 1
 
     def _move(self, entry: _Entry[T], event: Event) -> None:
-        """Index an entry by a tag that an event does not meet, so that the next event like it does not find it."""
+        """Index an entry by a tag that an event does not have, so that the next event like it does not find it."""
         for name, values in entry.filter.tags.items():
             if values.isdisjoint(event.values(name)):
                 self._unlink(entry)
@@ -244,7 +244,7 @@ def _possible_keys(filter: Filter) -> list[list[_Key]]:  # noqa: A002
 
 
 def _combine(filter: Filter, tag: list[tuple[str, str]] | None) -> list[_Key]:  # noqa: A002
-    """Return the combinations of the conditions, the most selective first, as long as they are few."""
+    """Return the combinations of the conditions, the most selective first; skip conditions that would make too many."""
     conditions: dict[str, Sequence[Any]] = {}
     keys = 1
     mesh = None if filter.mesh is None else [filter.mesh]

@@ -62,7 +62,7 @@ def _labelled(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
 def _files_bytes(directory: Path) -> int:
     total = 0
     for path in directory.iterdir():
-        with suppress(FileNotFoundError):  # the write-ahead log may go at any time
+        with suppress(FileNotFoundError):  # the write-ahead log may be deleted at any time
             total += path.stat().st_size if path.is_file() else 0
     return total
 

@@ -100,7 +100,7 @@ def parse_metrics_listen(text: str | None) -> ListenAddress | Path | None:
 
 
 def _check_socket_path(path: Path) -> Path:
-    """Refuse a path that holds something else than a socket, because listening replaces what is there."""
+    """Refuse the path of anything but a socket, because listening replaces the file."""
     if path.exists() and not path.is_socket():
         raise error("metrics_listen_invalid", listen=str(path), reason="there is a file that is not a socket")
     return path
@@ -133,10 +133,10 @@ def validate_peer_url(text: str) -> str:
 
 
 def site_of(address: ListenAddress, protection: Protection) -> Site:
-    """Return the names under which a relay is called, for its guard."""
+    """Return the names by which clients may address a relay, for its guard."""
     scheme, origins = "https" if protection.has_tls else "http", frozenset(protection.origins)
     is_local = is_loopback(address)
-    own = LOOPBACK_NAMES | {_host_name(address)} if is_local else LOOPBACK_NAMES  # this machine asks for its health
+    own = LOOPBACK_NAMES | {_host_name(address)} if is_local else LOOPBACK_NAMES  # for health checks from this machine
     if protection.is_behind_proxy or not protection.has_tls:
         return Site(scheme, own, frozenset(protection.hosts), origins)
     if not is_local and not protection.hosts:

@@ -1,10 +1,10 @@
 """Live subscriptions: the fan-out of committed events to the readers whose filters match.
 
-Subscriptions of nodes that may read the same meshes form a section, and in it those with equal filters a group. An
-event is compared only in the sections that may read its mesh, once per group, so filters of outsiders cost nothing.
-The events of one commit become one Delivery per group; its frame is assembled once per format, and the same bytes go
-to every reader of that format. A reader that may not read an event gets a delivery without it; rights are looked up
-once per node. Nothing here waits, stores or knows sockets.
+Subscriptions of nodes that may read the same meshes form a section; within it, those with equal filters form a group.
+An event is compared only in the sections that may read its mesh, once per group, so filters of outsiders cost nothing.
+The events of one commit become one Delivery per group; its frame is assembled once per format, and the same bytes go to
+every reader of that format. A reader that may not read an event gets a delivery without it; rights are looked up once
+per node. Nothing here waits, stores or knows sockets.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def server_settings(
 
 
 def _nodes(text: str | None) -> frozenset[str]:
-    """Return the node ids of a list separated by commas; raise if one is none."""
+    """Return the node ids in a list separated by commas; raise if one of them is not a node id."""
     nodes = frozenset() if text is None else frozenset(part.strip() for part in text.split(",") if part.strip())
     for node in nodes:
         public_key(node)
@@ -205,7 +205,7 @@ def raise_descriptor_limit() -> int:
 
 
 def fit_descriptors(limits: EdgeLimits, descriptors: int) -> EdgeLimits:
-    """Bound the connections by the descriptors, so that a connection too many gets an answer instead of silence."""
+    """Bound the connections by the descriptors, so that one connection too many gets an answer instead of silence."""
     connections = max(1, descriptors - OWN_DESCRIPTORS)
     if connections >= limits.connections:
         return limits
@@ -235,7 +235,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[RelayServer], Non
 
 
 def _background_work(server: RelayServer, load: LoadSettings | None) -> Iterator[Coroutine[Any, Any, None]]:
-    """Yield what runs beside the server: the watchdog, and the watch over certificates; prepare for SIGHUP."""
+    """Yield the tasks that run beside the server, the watchdog and the watch over certificates; prepare for SIGHUP."""
     yield feed_watchdog(lambda: server.context.engine.store.state != "failed")
     certificates = None if server.tls is None else Certificates(server.tls, server.settings.protection)
     if certificates is not None:

@@ -73,7 +73,7 @@ class Authorizer:
                 job.is_charged = job.refusal is None
 
     def authorize_again(self, jobs: Sequence[Job]) -> None:
-        """Decide again about verified jobs, because another relay has changed a mesh meanwhile."""
+        """Authorize verified jobs again, because another relay has changed a mesh in the meantime."""
         verified = [job for job in jobs if job.row is not None]
         for job in verified:
             self.give_back(job)

@@ -1,10 +1,10 @@
 """Commit a group of events inside the writer's transaction: look up, authorize, write, answer.
 
-One pass over the group decides about each event in order: a duplicate gets its first answer again, a refused one its
-refusal, and a new one is written with all others of the group. Messages and confirmations have a handler each; plain
-events are decided here. Nothing but the store changes, so the writer may run a group again after a rollback. A
-fenced write reads its lock in the same transaction, so no grant can come between. A refused event of a list blocks
-later ones with the same destination. An event that its author's deletion named in advance is refused.
+One pass over the group decides each event in order: a duplicate gets its first answer again, a refused one its refusal,
+and a new one is written with all others of the group. Messages and confirmations have a handler each; plain events are
+decided here. Nothing but the store changes, so the writer may run a group again after a rollback. A fenced write reads
+its lock in the same transaction, so no grant can slip in between. A refused event of a list blocks later ones with the
+same destination. An event that its author's deletion named in advance is refused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Decision = EventRow | Answer | PosthouseError | Repeat
 
 
 class GroupHandler(Protocol):
-    """The messages, or the confirmations, of one group; made with everything it looks up."""
+    """The messages, or the confirmations, of one group; all lookups are made when it is created."""
 
     @property
     def check_ids_through_ns(self) -> int:
@@ -57,7 +57,7 @@ class GroupHandler(Protocol):
         ...
 
     def write(self, accepted: Sequence[tuple[EventRow, int]]) -> list[Accepted]:
-        """Write everything that belongs to events which have their seq now, and return their answers in order."""
+        """Write everything that belongs to the events, now that they have a seq; return their answers in order."""
         ...
 
 
@@ -118,7 +118,7 @@ class _Group:
         self._handlers = kind_handlers.open_group(unit, rows, self.effects, quotas)
         unchecked = [row.event.id for row in rows if self._needs_id_check(row)]
         self._known = unit.known(unchecked) if unchecked else {}
-        #: what deletions block, those of this group included
+        #: ids and coordinates that deletions block, including deletions of this group
         self._blocked_ids: set[tuple[str, str]] = set()
         self._deleted_through: dict[bytes, int] = {}
         if unit.has_tombstones:

@@ -1,6 +1,6 @@
 """Accept deletions inside the transaction: erase the events they name, and block those that arrive later.
 
-A deletion of an author removes its own events; one that is signed with the relay's key removes any, because an
+An author's deletion removes only that author's events; one that is signed with the relay's key removes any, because an
 administrator asked for it. An id that is not known yet is blocked for that author, a coordinate up to the creation time
 of the deletion. Events of other authors, deletions, confirmations and receipts stay. A deletion takes effect when it is
 accepted: one that was stored by an older relay has no effect.
@@ -53,7 +53,7 @@ class Deletions:
         return row
 
     def write(self, accepted: Sequence[tuple[EventRow, int]]) -> list[Accepted]:
-        """Erase what the deletions name and block what is still to come; return the answers in order."""
+        """Erase what the deletions name and block what has not arrived yet; return the answers in order."""
         return [self._write(row, seq) for row, seq in accepted]
 
     def _write(self, row: EventRow, seq: int) -> Accepted:
@@ -91,7 +91,7 @@ class Deletions:
 
 
 def _mismatch(row: EventRow, target: ContentRow) -> PosthouseError | None:
-    """Return why a deletion cannot name an event of its author: other nodes would see it than see the event."""
+    """Return why a deletion cannot name an event of its author: different nodes would see the two."""
     if target.mesh != row.mesh:
         return error("deletion_mismatch", id=target.id, reason=f"it is in the mesh {target.mesh}")
     if target.recipient == row.recipient or target.kind in LASTING_KINDS:

@@ -4,10 +4,10 @@
 
 Every kind of write has a handler: events, Pinch envelopes, deferred writes of reader sessions. An urgent job leaves
 with the next flush; a deferred job joins the next urgent group, or leaves alone after 5 ms, so it never makes an urgent
-job wait for a commit of its own. Invariants: the jobs of a handler are written in the order they came, and deferred
-jobs before the urgent ones they leave with, so a confirmation finds its delivery marked as sent. At most two urgent
-groups are ahead of the writer; jobs that arrive meanwhile share the next one. Deferred groups do not count towards the
-two, and their timer waits while one of them is ahead, so on a slow disk they never block urgent jobs. A job that hits a
+job wait for an extra commit. Invariants: the jobs of a handler are written in the order they came, and deferred jobs
+before the urgent ones they leave with, so a confirmation finds its delivery marked as sent. At most two urgent groups
+are ahead of the writer; jobs that arrive meanwhile share the next one. Deferred groups do not count towards the two,
+and their timer waits while one of them is ahead, so on a slow disk they never block urgent jobs. A job that hits a
 defect fails alone: the jobs of its group are written again, each in a unit of its own. If the store has no room for a
 group, or a handler has to decide again, the jobs of each handler are written again separately.
 
@@ -54,7 +54,7 @@ class JobHandler(Protocol):
         ...
 
     def on_failed(self, jobs: Sequence[Any], failure: BaseException) -> None:
-        """Handle the failure of these jobs, of which nothing was written."""
+        """Handle the failure of these jobs; none of them was written."""
         ...
 
 
@@ -136,7 +136,7 @@ class GroupCommitter:
         self.flush()
 
     def _flush_due(self) -> None:
-        """Flush deferred jobs whose time is over, unless a deferred group is still ahead: then they follow it."""
+        """Flush deferred jobs that have waited long enough, unless a deferred group is ahead: then they follow it."""
         self._is_deferred_due = self._deferred_ahead > 0
         if not self._is_deferred_due:
             self.flush_deferred()

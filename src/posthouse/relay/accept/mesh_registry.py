@@ -61,7 +61,7 @@ def rights_of(role: Role, access: AccessRow | None) -> Rights:
     return rights - {right for right, verdict in verdicts.items() if verdict is Verdict.DENY}
 
 
-_CACHED_NODES = 65_536  # of one cache: any key may ask
+_CACHED_NODES = 65_536  # entries of one cache, because any key may ask
 
 
 @dataclass
@@ -230,7 +230,7 @@ class Meshes:
         self._watchers: dict[Callable[[str], None], None] = {}
         #: keys that may not be used any more
         self.retired = {row.node: row for row in rows.retired_keys}
-        #: and those that the running transaction ends; the writer's thread changes and reads it
+        #: these, and the keys that the running transaction retires; changed and read on the writer's thread
         self.retiring = dict(self.retired)
         #: limits in force, of the meshes that have any; any thread may read it
         self.limited: dict[str, MeshLimits] = {}
@@ -239,7 +239,7 @@ class Meshes:
         self._meshes = {row.mesh: self._watched(row) for row in rows.meshes if row.state is not MeshState.DELETED}
         #: names that stay taken
         self._deleted = {row.mesh for row in rows.meshes if row.state is MeshState.DELETED}
-        #: seq of the last change by another relay that memory has
+        #: seq of the last change by another relay that this registry reflects
         self.changed_at = 0
         self._fill(rows)
 
@@ -295,7 +295,7 @@ class Meshes:
         return found
 
     def check_free(self, mesh: str) -> None:
-        """Raise if a name is taken, also by a mesh that was deleted."""
+        """Raise if a name is taken, even by a mesh that was deleted."""
         if mesh in self._deleted:
             raise error("mesh_deleted", mesh=mesh)
         if mesh in self._meshes:
@@ -404,7 +404,7 @@ class Meshes:
         return error("mesh_suspended", mesh=mesh) if found.row.state is MeshState.SUSPENDED else None
 
     def early_error(self, node: str, mesh: str, right: Right) -> PosthouseError | None:
-        """Do the same on any thread; the answer may be as old as the call."""
+        """Do what `authorization_error` does, on any thread; the answer may be outdated when it returns."""
         found = self._meshes.get(mesh)
         if found is not None and right in found.find_rights(node):
             return None

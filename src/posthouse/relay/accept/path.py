@@ -84,7 +84,7 @@ class AcceptPath:
 
     def open_submitter(self, on_answers: OnAnswers, payer: str | None = None) -> Submitter:
         """Return the submitter of one connection; `payer` is charged for events of keys that may not write."""
-        if self.other_relays is not None:  # one of them may have just given the right: only a transaction knows
+        if self.other_relays is not None:  # one of them may just have granted the right: only a transaction can tell
             return Submitter(self.enter, on_answers, payer=payer)
         return Submitter(self.enter, on_answers, self._authorizer.early_error, payer)
 
@@ -170,7 +170,7 @@ class AcceptPath:
             submission.authorized_at = self._authorizer.meshes.changed_at
             first = submission.jobs[0]
             if first.row is None and first.refusal is not None and not submission.is_list:
-                self._finish([submission], [Declined(first.event_id, first.refusal)])  # the store cannot know it
+                self._finish([submission], [Declined(first.event_id, first.refusal)])  # the store has nothing to look up
             else:
                 self._committer.submit(self, submission, events=len(submission.jobs), size=submission.size)
         self._committer.flush()
@@ -202,7 +202,7 @@ class AcceptPath:
         self._finish(submissions, _declined(submissions, failure))
 
     def _submit_again(self, submissions: Sequence[Submission]) -> None:
-        """Decide again about a group: by now memory has the change that another relay made before its transaction."""
+        """Authorize and submit a group again: by now memory reflects the change that another relay made before it."""
         self._authorizer.authorize_again([job for submission in submissions for job in submission.jobs])
         for submission in submissions:
             submission.authorized_at = self._authorizer.meshes.changed_at
@@ -282,7 +282,7 @@ def _guard(listener: Callable[[Sequence[T]], None], values: Sequence[T]) -> None
 
 
 def _mesh_error(mirrored: str, _event: Event, mesh: str) -> PosthouseError | None:
-    """Return the refusal of an event that is not of the mesh that its mirror may write."""
+    """Return the refusal of an event outside the mesh that its mirror may write."""
     return None if mesh == mirrored else error("mirror_refused", reason=f"it is of the mesh {mesh}")
 
 

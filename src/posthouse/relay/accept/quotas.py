@@ -1,9 +1,9 @@
 """Quotas of meshes inside the transaction: a mesh with limits accepts no event that exceeds them.
 
 One object serves one group. The usage of a mesh is read once per group, and only if the mesh has a limit; the counters
-themselves change with the events. In a mesh that drops its oldest events, those that nothing needs make room. Deletions
-may exceed the limits by a tenth, because they make room; confirmations and receipts are always accepted, because queues
-would not drain without them.
+themselves change with the events. A full mesh may be set to make room by dropping its oldest events that nothing needs.
+Deletions may exceed the limits by a tenth, because they make room; confirmations and receipts are always accepted,
+because queues would not drain without them.
 """
 
 from __future__ import annotations

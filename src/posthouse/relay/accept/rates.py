@@ -40,7 +40,7 @@ class RateBuckets:
         self.whole_rate = rate
         self._share = share or RateShare()
         self._max_keys = max_keys
-        #: of the keys that took something lately
+        #: of the keys that took tokens recently
         self.by_key: dict[str, Bucket] = {}
 
     @property
@@ -83,7 +83,7 @@ class RateBuckets:
         self.by_key.update(kept)
 
 
-STRANGER_RATE = Rate(20, 500)  # refused events and logins of one address: a mistake is forgiven, a flood is not
+STRANGER_RATE = Rate(20, 500)  # refused events and logins of one address: room for a mistake, not for a flood
 
 
 class Strangers:

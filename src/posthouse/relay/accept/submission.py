@@ -50,7 +50,7 @@ class Submission:
         self.jobs = [Job(bytes(raw), self) for raw in events]
         #: bytes of JSON
         self.size = sum([len(job.raw) for job in self.jobs])
-        #: seq of the last change of a mesh by another relay that the rights were checked with
+        #: seq of the last mesh change by another relay that the check of rights took into account
         self.authorized_at = 0
         #: when it entered the accept path, if events are traced; else 0
         self.entered_ns = 0

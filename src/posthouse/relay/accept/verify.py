@@ -1,12 +1,12 @@
 """Verify events: size, structure, id, right to write and signature; on worker threads, or on the loop in slices.
 
-Verifying is pure apart from the time it takes. With two usable processors or more, worker threads verify slices of jobs
-and return them in any order; submitters restore the order. The costly part, the signature, releases the interpreter
-lock. On one processor threads only take time from the event loop and the writer, so the loop verifies for at most a
-millisecond at a time and serves everything else between two slices. Either way the loop immediately verifies a small
-event that is alone on the whole path, and also the events of a batch signature, because they share the only part that
-threads would verify in parallel; for a whole batch it builds the hash tree once. It does so once per iteration, for two
-milliseconds at most (three if the events turn out not to be a whole batch), so that a flood cannot keep it busy.
+Verifying has no side effects. With two usable processors or more, worker threads verify slices of jobs and return them
+in any order; submitters restore the order. The costly part, the signature, releases the interpreter lock. On one
+processor threads only take time from the event loop and the writer, so the loop verifies for at most a millisecond at a
+time and serves everything else between two slices. Either way the loop immediately verifies a small event that is alone
+on the whole path, and also the events of a batch signature, because they share the only part that threads would verify
+in parallel; for a whole batch it builds the hash tree once. It does so once per iteration, for two milliseconds at most
+(three if the events turn out not to be a whole batch), so that a flood cannot keep it busy.
 
 Usable processors are those of the affinity mask, within the quotas of the control groups (cgroup v2: cpu.max, v1:
 cpu.cfs_quota_us).
@@ -36,7 +36,7 @@ from posthouse.relay.store.event_rows import EventRow, event_row, mirrored_row
 log = structlog.get_logger(__name__)
 OnVerified = Callable[[Sequence[Job]], None]
 LONE_BYTES = 4 * KIB  # of JSON: verified in about a tenth of a millisecond, most of it the signature
-_BATCH_MARK = f'"sig":"{BATCH_PREFIX}'.encode()  # in an event's JSON; elsewhere it only costs a reading of the clock
+_BATCH_MARK = f'"sig":"{BATCH_PREFIX}'.encode()  # in an event's JSON; a match elsewhere only costs reading the clock
 BATCH_BYTES = 128 * KIB  # of JSON: a whole batch of 64 events is verified in about a millisecond
 SLICE_NS = MILLISECOND_NS  # how long the event loop verifies before it serves everything else
 LONE_SLICE_NS = 2 * MILLISECOND_NS  # at once: more than the largest batch takes
@@ -70,7 +70,7 @@ def verify_job(job: Job) -> None:
 def verify_whole_batch(jobs: Sequence[Job]) -> bool:
     """Set the rows of jobs that are one whole batch of valid events, in order; False if they are anything else.
 
-    The tree of the batch is built once for all of them. After False nothing is decided about any of the jobs.
+    The tree of the batch is built once for all of them. After False none of the jobs is decided.
     """
     try:
         checked = [_check(job) for job in jobs]
@@ -117,7 +117,7 @@ class Verifier(Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many jobs nothing verifies yet."""
+        """How many jobs wait to be verified."""
         ...
 
     def verify_now(self, jobs: Sequence[Job]) -> int:

@@ -28,7 +28,7 @@ MAX_UNSENT = 10_000  # frames; a relay that does not read loses its connection
 _RETRY_S = 0.2
 _CONNECT_S = 2.0
 _decode = msgspec.json.Decoder(list[Any]).decode
-#: Called with the arguments of an answer behind its number; with None if the connection was lost.
+#: Called with the arguments that follow the number in an answer; with None if the connection was lost.
 OnReply = Callable[[list[Any] | None], None]
 
 
@@ -118,7 +118,7 @@ class PeerLink:
             await socket.send_str((await unsent.get()).decode())
 
     def _take_reply(self, frame: list[Any]) -> None:
-        """Pass an answer to its request; each is the last one, except LOCKED, of which a watch gets many."""
+        """Pass an answer to its request; each is the last one, except LOCKED: a watch gets many of them."""
         verb, number, *rest = frame
         on_reply = self._replies.get(number)
         if on_reply is None:

@@ -1,8 +1,8 @@
 """/v1/events: publish events, query and count stored ones, read one, read a coordinate and its history.
 
 /v1/pointers: the newest event under the fence of a resource, over all authors.
-d is one percent-encoded path segment. A client that cannot send it so (it is empty, `.` or `..`) gives it as ?d= and
-omits the segment; then a last segment `history` asks for the history, whatever d is.
+d is one percent-encoded path segment. A client that cannot send it that way (because it is empty, `.` or `..`) gives it
+as ?d= and omits the segment; then a last segment `history` asks for the history, whatever d is.
 """
 
 from __future__ import annotations

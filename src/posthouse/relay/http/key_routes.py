@@ -134,7 +134,7 @@ async def decide_held_key(call: RelayCall) -> HttpResponse:
 
 
 async def require_approval(call: RelayCall) -> HttpResponse:
-    """Demand that an admin approves new keys of members, or do so no longer."""
+    """Start or stop demanding that an admin approves new keys of members."""
     actor, body = call.node, await call.body(ApprovalRequest)
     await call.context.engine.approvals.require(actor, call.params["mesh"], is_required=body.required)
     return _held_keys(call)

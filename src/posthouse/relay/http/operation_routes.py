@@ -42,7 +42,7 @@ async def healthz(call: RelayCall) -> HttpResponse:
 
 
 async def readyz(call: RelayCall) -> HttpResponse:
-    """Answer 200 while events are accepted and read, 503 while the disk is full, the store damaged or not followed."""
+    """Answer 200 while events are accepted and read; 503 while its disk is full, its store damaged, or it is behind."""
     call.context.engine.require_current()
     state = call.context.engine.state
     if state != "open":
@@ -239,7 +239,7 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True):
 async def export_feed(call: RelayCall) -> HttpResponse:
     """Return rows of a feed after a cursor."""
     arguments = call.arguments(ExportQuery)
-    extent = await call.context.engine.store.extent()  # before the rows: they must hold what it promises
+    extent = await call.context.engine.store.extent()  # read before the rows, so that they contain all that it promises
     columns, rows, cursor = await call.context.engine.feed(
         call.node, call.params["feed"], after=arguments.after, limit=arguments.limit or _DEFAULT_ROWS
     )

@@ -146,7 +146,7 @@ class Decider:
         return effects.decision(outcome)
 
     def join(self, unit: Unit, waiter: Waiter, *, is_final: bool = False) -> Decision:
-        """Decide about a waiter that has joined its queues; the outcome is None if it waits or was served before.
+        """Decide on a waiter that has joined its queues; the outcome is None if it waits or was served before.
 
         The final check of a waiter decides in any case, and serves the waiters behind one that leaves.
         """
@@ -162,7 +162,7 @@ class Decider:
             outcome = None if is_served else self._try(unit, waiter, now_ns, effects)
         if _is_held(outcome) and not is_final:
             return effects.decision(None)
-        if outcome is not None and len(self._queues) > 1:  # not this waiter alone
+        if outcome is not None and len(self._queues) > 1:  # others than this waiter may wait
             granted = waiter.claims if isinstance(outcome, Grant) else ()
             self._serve(unit, waiter.request.mesh, waiter.claims, now_ns, effects, granted)
         return effects.decision(outcome)
@@ -226,7 +226,7 @@ class Decider:
         return effects.decision(broken)
 
     def inspect(self, unit: Unit, request: Inspect) -> Decision:
-        """Return the holders of a lock; it runs in the writer so that it fits into the order of all operations."""
+        """Return the holders of a lock; it runs in the writer, so it has its place in the order of all operations."""
         rows = unit.find_covering(request.mesh, request.resource)
         view = lease.inspect(rows, request.resource, unit.boot_ns)
         return Decision(view, waiting=self._queues.waiting_for(request.mesh, Asked(request.resource, "")))

@@ -1,9 +1,9 @@
-"""Waiters for locks and their queues: a request waits behind earlier ones that conflict or are of its own session.
+"""Waiters for locks and their queues: a request waits behind earlier ones that conflict or belong to its session.
 
 A waiter stands in the queue of each name it asks for. The event loop adds and removes waiters; the writer's thread
-only reads the queues while it decides. That a waiter was served is set on that thread and taken back on a rollback,
-so a decision counts exactly if its rows stay. ServingOrder visits the waiters that a change may have let in; it stops
-at the first ones that block all others, so a release costs the same before ten waiters and before ten thousand.
+only reads the queues while it decides. That thread marks a waiter as served, and a rollback takes the mark back, so a
+decision counts exactly if its rows stay. ServingOrder visits the waiters that a change may have let in; it stops at the
+first ones that block all others, so a release costs the same before ten waiters and before ten thousand.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Waiter:
 
     @property
     def claims(self) -> tuple[Asked, ...]:
-        """What it asks for."""
+        """The names and modes that this waiter asks for."""
         return self.lease_request.claims
 
     @property
@@ -176,7 +176,7 @@ class WaitQueues:
         return waiter
 
     def remove(self, waiter: Waiter) -> None:
-        """Remove a waiter, and queues with their last one."""
+        """Remove a waiter, and each queue that it leaves empty."""
         if waiter.timeout is not None:
             waiter.timeout.cancel()
         mesh = waiter.request.mesh
@@ -212,7 +212,7 @@ class WaitQueues:
             return len({ticket for queue in queues for ticket, each in queue.waiters.items() if _asks(each, (scope,))})
 
     def has_waiters(self, mesh: str, scope: Scope) -> bool:
-        """Return True if a request that overlaps a scope may wait."""
+        """Return True if a request that overlaps a scope may be waiting."""
         if mesh not in self._names:
             return False
         with self._gate:
@@ -287,7 +287,7 @@ class ServingOrder:
             ticket, cursor = heap[0]
             waiter = cursor.take(ticket)
             if waiter is not None and ticket > last and waiter.may_be_served and _asks(waiter, self._scopes):
-                last = ticket  # a waiter of several names stands in several queues
+                last = ticket  # a waiter for several names stands in several queues
                 yield waiter
             following = cursor.peek()
             if following is None:
@@ -351,7 +351,7 @@ class _Cursor:
         return None if is_blocked else waiter
 
     def _is_closed(self) -> bool:
-        """Return True if no later waiter can be one that is not blocked."""
+        """Return True if every later waiter is certainly blocked."""
         if not self.exclusive:
             return False
         visited = self._granted | self.exclusive if len(self.exclusive) == 1 else self._granted

@@ -3,8 +3,8 @@
 A waiter joins its queues first and submits its unit of work second, so no release can slip in between. It is answered
 once: by a commit that served it, or by its final check. Before the final check the waiter is withdrawn, so no other
 transaction can serve it meanwhile. Commits are reported in order, so by then the loop has seen every earlier commit
-that served it: no caller gets "held" and owns the lock. Each lease that waiters wait for has an alarm; when one is due,
-or a waiter has left, the writer checks whether others can be served. No timer ends a lease.
+that served it: no caller gets "held" for a lock that it owns. Each lease that waiters wait for has an alarm; when one
+is due, or a waiter has left, the writer checks whether others can be served. No timer ends a lease.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class LockWaiters:
                 self._leave(waiter, refusal)
 
     def close(self, reason: PosthouseError) -> None:
-        """Answer every waiter why it cannot wait any longer."""
+        """Answer every waiter with the reason why it cannot wait any longer."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

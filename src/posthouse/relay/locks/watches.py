@@ -1,7 +1,7 @@
 """Watches of locks: each watcher learns the state of a lock at once, and again whenever its holders change.
 
 All watchers of one name share one read, and changes that come while it runs share the next one, so a busy lock costs
-one read per commit at most, and a watcher sees the newest state, not every state. A lease that just runs out changes
+one read per commit at most, and a watcher sees the newest state, not every state. A lease that merely runs out changes
 nothing in the store: watches read again when it should be over. A renewal changes no holder and is not shown.
 """
 

@@ -116,7 +116,7 @@ class Invites:
         present = mesh.members.get(node)
         if unit.has_used_invite(invite.invite_id, node):
             if present is None:
-                raise error("invite_invalid", reason="this node used it before and was removed since")
+                raise error("invite_invalid", reason="this node used it before and has been removed since")
             return present
         if not invite.expires_at_ns or Right.ADMINISTER not in mesh.rights(invite.creator):
             raise error("invite_invalid", reason="it was revoked")

@@ -2,9 +2,10 @@
 
 A change is one transaction: the key is retired, everything that it has (memberships with role and name, mailboxes with
 their queues and dedupe records, subscriptions, blocks, invites, webhooks) moves to its successor, and the journal
-records it. A key has one successor; the same rotation again gets the first answer. Coordinates stay under the old key.
-Leases stay too; the successor may release them. After the commit the old key has no right anywhere, so its connections
-and tokens end. Where the admins of a mesh approve new keys, the successor has its place but no right until they do.
+records it. A key has one successor; repeating the same rotation gets the first answer. Coordinates stay under the old
+key. Leases stay too; the successor may release them. After the commit the old key has no right anywhere, so its
+connections and tokens end. Where the admins of a mesh approve new keys, the successor has its place but no right until
+they do.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class KeyChanges:
         """Let the successor wait where admins approve new keys; Meshes.retire decides the same for memory."""
         for mesh in self._meshes.all():
             held = mesh.held_after(ended)
-            if held is not None and ended.node not in mesh.held:  # else the entry has moved
+            if held is not None and ended.node not in mesh.held:  # otherwise the entry has moved to the successor
                 unit.save_held_key(held)
                 unit.append(
                     "member.held", mesh=held.mesh, actor=ended.actor, ref=held.node, body={"former": held.former}
@@ -181,7 +182,7 @@ class KeyChanges:
     def _apply_revoked(self, row: RetiredKey) -> None:
         if row.successor is None:
             self._meshes.retire(row)
-        else:  # its rows have moved before
+        else:  # its rows moved when it got its successor
             self._meshes.retired[row.node] = row
 
     def _meshes_of(self, unit: Unit, node: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Limits, usage and state of meshes: what admins of a mesh and of the relay decide about all that is stored in it.
+"""Limits, usage and state of meshes, as admins of a mesh and of the relay see and change them.
 
 Admins of a mesh set its own limits, within what admins of the relay allow. Only the latter suspend, resume and delete
 a mesh. A suspended mesh keeps everything and lets no node in. A deleted mesh loses members and rights at once and its

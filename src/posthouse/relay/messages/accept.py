@@ -69,7 +69,7 @@ class _Route(msgspec.Struct, frozen=True, gc=False):
     sender: GroupQueue
     readers: Sequence[GroupQueue]
     blockers: Collection[str]
-    #: as long as all readers have room
+    #: valid while all readers have room
     recipients: _Recipients
 
 
@@ -202,7 +202,7 @@ class Messages:
         self._effects.gaps.update(names)
 
     def _find_records(self, messages: Sequence[Addressed]) -> tuple[dict[DedupeKey, KnownMessage], int]:
-        """Return the dedupe records of messages, and when the youngest message was first seen whose record is gone.
+        """Return the dedupe records of messages, and when the youngest message without a record was first seen.
 
         A node without a queue has never sent anything, so it has no records.
         """

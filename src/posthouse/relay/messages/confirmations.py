@@ -1,4 +1,4 @@
-"""Accept confirmations and receipts inside the transaction: each id counts for itself, and the answer lists each.
+"""Accept confirmations and receipts inside the transaction: each id is decided separately, and the answer lists each.
 
 A confirmation closes deliveries of its author that are open or parked; never one that has expired, was purged or
 blocked, or was confirmed before. A receipt says what became of a direct message at its reader's host; only the first
@@ -45,7 +45,7 @@ class _Effect(NamedTuple, Generic[T]):
     #: the sender's current key, and its queue id
     sender: str
     sender_id: int
-    #: what has an effect
+    #: the confirmed or receipted messages for which the event has an effect
     items: list[T]
     ignored: tuple[Ignored, ...]
 

@@ -1,8 +1,8 @@
 """Queues and message states, as readers and operators see and change them: reject, purge, requeue, inspect.
 
 Each change is one unit of work; open sessions get it after its commit. Admins of a mesh are its operators: they see
-states, not content. The sender and admins see all recipients of a message, a recipient only itself; a node that may no
-longer read the mesh sees nothing. A block stays hidden: to the sender a blocked delivery looks queued, and later
+states, not content. The sender and admins see all recipients of a message, a recipient sees only itself; a node that
+may no longer read the mesh sees nothing. A block stays hidden: to the sender a blocked delivery looks queued, and later
 expired.
 """
 

@@ -116,7 +116,7 @@ class PresenceTracker:
         return {mesh: {session.node: session.agents for session in sessions} for mesh, sessions in self._open.items()}
 
     def replace_elsewhere(self, relay: object, online: dict[str, dict[str, list[str]]]) -> None:
-        """Replace the online nodes reported by another relay; with nothing when it is gone."""
+        """Replace the online nodes reported by another relay; `online` is empty when that relay is gone."""
         former = self._elsewhere.pop(relay, {})
         if online:
             self._elsewhere[relay] = online

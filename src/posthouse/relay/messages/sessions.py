@@ -1,8 +1,8 @@
 """All open reader sessions of a relay: apply the effects of each commit to them, and defer their writes.
 
-Called on the event loop with the effects of each transaction, in commit order. A node has one session in a mesh, also
-if several relays share the store, unless the policy allows more: a new one waits until the former has ended and its
-deferred writes are committed.
+Called on the event loop with the effects of each transaction, in commit order. A node has one session in a mesh, even
+if several relays share the store, unless the policy allows more: a new session waits until the former one has ended and
+its deferred writes are committed.
 """
 
 from __future__ import annotations

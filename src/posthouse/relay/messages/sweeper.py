@@ -1,6 +1,6 @@
 """The queue sweeper: ends stuck sessions, expires old deliveries and dedupe records, keeps totals.
 
-One task per relay. Boot time decides about connections, wall time about the age of messages. A clock that is days
+One task per relay. Stuck connections are measured in boot time, the age of messages in wall time. A clock that is days
 ahead would expire every message, so nothing expires within an hour after a start or a step of the clock: time for NTP,
 or a person, to set it right. A store without room is tried again in the next round.
 """

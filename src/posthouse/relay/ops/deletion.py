@@ -85,7 +85,7 @@ class AdminDeletion:
         return result
 
     async def _select(self, order: DeletionOrder, relay: str) -> AsyncIterator[tuple[int | None, list[ContentRow]]]:
-        """Yield matching events with the seq up to which there are no more, None at the end of the store."""
+        """Yield matching events in steps, each with the seq that it has reached; None at the end of the store."""
         if (ids := next((each.ids for each in order.filters if each.ids is not None), None)) is not None:
             rows = await self._store.find_contents(sorted(ids))
             yield None, [row for row in rows if _is_wanted(row, order, relay)]

@@ -264,7 +264,7 @@ class Pruning:
         Checks about as many as records were deleted and continues there next time, so the cost is bounded by the gain.
         """
         released = checked = ends = 0
-        while checked < most and ends < 2:  # at the second end all of them were checked
+        while checked < most and ends < 2:  # it wraps around: at the second end every kept event was checked
             step = await self._release_kept(self._kept_after, horizon_ns)
             self._kept_after = step.through_seq or 0
             released, checked = released + step.emptied, checked + step.checked

@@ -310,7 +310,7 @@ def marked_counter(mark_file: MarkFile) -> int:
 
 
 def write_mark(mark_file: MarkFile, path: Path, clock: Clock) -> None:
-    """Let the mark name the restored store: a start would refuse it by the mark of the lost one."""
+    """Write a mark for the restored store: a start would refuse it because of the mark of the lost one."""
     extent = stored_extent(path)
     assert extent is not None
     mark_file.write(HighWater(extent.epoch, extent.head, _counter_of(path), clock.boot_id, clock.boot_ns()))

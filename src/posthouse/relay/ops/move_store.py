@@ -2,8 +2,8 @@
 
 A moved store keeps its epoch and its seqs, so cursors of readers and of the lake stay valid. The old one gets a mark
 just before the new one becomes visible, and no relay starts on it any more: a crash leaves either the old store as it
-was, or two stores of which at most the new one starts. Run again, an interrupted move finishes, and a finished one
-changes nothing. A store is only replaced by one that continues its history.
+was, or two stores, and at most the new one starts. Run again, an interrupted move finishes, and a finished one changes
+nothing. A store is only replaced by one that continues its history.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _continues(later: Extent, earlier: Extent) -> bool:
 
 
 def move_to_server(file: Path, url: str) -> Moved:
-    """Move the store in a file to a database; both must not be in use."""
+    """Move the store in a file to a database; neither may be in use."""
     file = safe_path(file)
     if not file.exists():
         raise error("usage", text=f"there is no store {file}", hint="Give the file relay.db of the relay's directory.")
@@ -119,7 +119,7 @@ def _to_server(db: apsw.Connection, file: Path, session: ServerConnection, url: 
 
 
 def move_to_file(url: str, file: Path) -> Moved:
-    """Move the store in a database to a file; both must not be in use."""
+    """Move the store in a database to a file; neither may be in use."""
     file = safe_path(private_dir(file.parent) / file.name)
     lock = StoreLock(file, exclusive=True)
     try:

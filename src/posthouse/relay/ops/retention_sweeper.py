@@ -1,11 +1,10 @@
 """The retention sweeper: applies the limits of meshes to what they have stored, in small steps beside traffic.
 
-One task per relay; of several relays on one store, the one in charge does the work. Each round walks over the events of
-every mesh with a limit of age or versions, removes the content of deleted meshes, and forgets the ids of removed events
-that are too old to be accepted again. One step is one short transaction, so other writes never wait for a round. A
-store without room is tried again in the next round. A clock that is years ahead would make every event too old, so
-nothing is removed by its age within an hour after a start or a step of the clock; versions and deleted meshes do not
-depend on it.
+One task per relay; if several relays share a store, the leader does the work. Each round walks over the events of every
+mesh with a limit of age or versions, removes the content of deleted meshes, and forgets the ids of removed events that
+are too old to be accepted again. One step is one short transaction, so other writes never wait for a round. A store
+without room is tried again in the next round. A clock that is years ahead would make every event too old, so nothing is
+removed by its age within an hour after a start or a step of the clock; versions and deleted meshes do not depend on it.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _fetch_all(db: apsw.Connection, statement: str) -> list[Any]:
 
 
 def _readable_events(db: apsw.Connection, summary: Exported) -> Iterator[tuple[int, bytes]]:
-    """Yield the events in order; continue behind a page that cannot be read."""
+    """Yield the events in order; continue after a page that cannot be read."""
     seq = 0
     while True:
         rows: Iterator[Any] = iter(db.execute(EVENTS_SQL.salvage, (seq,)))
@@ -177,7 +177,7 @@ def _readable_events(db: apsw.Connection, summary: Exported) -> Iterator[tuple[i
 
 
 def _next_readable(db: apsw.Connection, seq: int) -> int | None:
-    """Return the smallest seq above this one behind which the next event can be read, or None."""
+    """Return the smallest seq above this one after which the next event can be read, or None."""
     step = 1
     while not _is_readable(db, seq + step):
         step *= 2

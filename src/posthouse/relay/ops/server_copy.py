@@ -1,7 +1,7 @@
 """Copies of a relay's store in PostgreSQL as SQLite files: for backups, checks and exports; and back for restores.
 
-A copy is taken from one snapshot, so it is the store at one commit and the relays may run. As a file it is what
-`posthouse relay backup` makes of a SQLite store: the same commands verify, check, export and restore it. A restore
+A copy is taken from one snapshot, so it is the store at one commit, and the relays may keep running. As a file it is
+what `posthouse relay backup` makes of a SQLite store: the same commands verify, check, export and restore it. A restore
 replaces the whole store in one transaction, and only while no relay uses the database.
 """
 
@@ -156,6 +156,6 @@ def import_to_server(source: Path, url: str, clock: Clock, mark_file: MarkFile) 
 
 
 def _write_mark(session: ServerConnection, mark_file: MarkFile, clock: Clock) -> None:
-    """Let the mark name the restored store: a start would refuse it by the mark of the lost one."""
+    """Write a mark for the restored store: a start would refuse it because of the mark of the lost one."""
     extent = read_extent(session)
     mark_file.write(HighWater(extent.epoch, extent.head, last_token(session), clock.boot_id, clock.boot_ns()))

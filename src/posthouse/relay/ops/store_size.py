@@ -1,7 +1,7 @@
 """What takes the space of a relay's store: its tables with their indexes, free pages, and the content of each mesh.
 
 Measuring reads the store and changes nothing, so the relay may run; on SQLite it reads the whole file. Sizes are those
-of pages: what a table has in half-empty pages counts for it.
+of whole pages: the empty half of a half-empty page counts towards its table.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ log = structlog.get_logger(__name__)
 REPLACED = "replaced by a newer connection"
 NO_PONG = "no pong"
 _MAX_UNANSWERED = 256  # submissions of one connection; with more, its next frame is not read
-_MAX_FAULTS = 50  # frames in a row that are no envelope, after which a connection is closed
+_MAX_FAULTS = 50  # frames in a row that are not envelopes, after which a connection is closed
 _UNKNOWN = RoundTrip(0.0, 0.0)
 _RETRY_MS = 1_000  # for a store that accepts nothing now
 
@@ -295,7 +295,8 @@ class PinchConnection(WebSocketConnection):
         self.write_buffer.write(close_frame(WSCloseCode.OK, ""))
         self._socket.has_sent_close = True
         written_s = loop.time()
-        # a tool closes the connection once it has read the close frame; one that left before does so too early
+        # a tool closes the connection once it has read the close frame; a close within a round trip came without
+        # reading
         if await self._socket.wait_for_peer_close() and loop.time() - written_s >= floor_s:
             session.note_closing_batch_read(batch)
 

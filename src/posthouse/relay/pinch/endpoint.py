@@ -174,7 +174,7 @@ class PinchEndpoint:
         async with gate:
             present = self._by_address.get(address)
             if present is not None and present.is_closing:
-                await present.ended.wait()  # bounded; else this login would get what the other one still takes
+                await present.ended.wait()  # bounded; else this login would get what the old connection still takes
                 present = None
             if present is not None and await present.answers_ping():
                 return False

@@ -1,7 +1,7 @@
 """Pinch envelopes: decoding those of agents, and encoding those of the relay itself.
 
-The relay reads only the outer fields. It forwards an envelope as the bytes that came, unknown fields included, with
-one exception: in a confirm it sets was_stored, which the reader's signature does not cover.
+The relay reads only the outer fields. It forwards an envelope as the bytes that it received, unknown fields included,
+with one exception: in a confirm it sets was_stored, which the reader's signature does not cover.
 """
 
 from __future__ import annotations

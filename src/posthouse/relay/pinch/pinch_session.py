@@ -1,7 +1,7 @@
 """The reader session of a Pinch address: when delivery starts, what was provably read, and what is sent again.
 
 A message counts as read once a later pong arrives, or once a clean close arrives a round trip after it. A read message
-is never sent again, because the agent may have stored it and fails on a second copy; it is parked if it stays
+is never sent again, because the agent may have stored it and would fail on a second copy; it is parked if it stays
 unconfirmed, and a confirm still counts. Everything else is sent again, at most twice without any confirm. Only one page
 at a time is in flight without a stored proof, so a killed agent or relay leaves few messages that may arrive twice. An
 agent that closes before delivery has started is a short command-line tool: it gets only control envelopes and confirms,
@@ -58,7 +58,7 @@ class PinchPeer(Peer, Protocol):
 class PinchReaderSession(ReaderSession):
     """The reader session of a logged-in address."""
 
-    #: the address was proved by a signature; no mesh decides about it
+    #: the address was proved by a signature; rights in meshes do not matter
     needs_mesh_right = False
     has_traces = False
     attempt_bounds = AttemptBounds(PINCH_ATTEMPTS_MAX, PINCH_ATTEMPTS_MAX)
