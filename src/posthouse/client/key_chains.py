@@ -43,7 +43,7 @@ class Keys:
         return await self.recover(self._signer.key.node, successor)
 
     async def recover(self, node: str, successor: NodeKey) -> KeyChange:
-        """Replace a key that had named this node's key as its recovery key, because it is lost."""
+        """Replace a lost key that had named this node's key as its recovery key."""
         event = sign_rotation(self._signer.key, node, successor, self._now_ns())
         return await self._requests.send_anonymous(KeyChange, "POST", "/v1/keys/rotations", {"event": event})
 

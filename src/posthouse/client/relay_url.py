@@ -80,7 +80,7 @@ def relay_at(authorities: str) -> RelayUrl:
 def _one_relay(addresses: Sequence[RelayUrl], text: str) -> RelayUrl:
     first, *others = addresses
     if any(each.scheme != first.scheme for each in others):
-        raise error("relay_url_invalid", url=text, reason="some of its addresses have TLS and some have not")
+        raise error("relay_url_invalid", url=text, reason="some of its addresses use TLS and some do not")
     return replace(first, others=tuple(others))
 
 

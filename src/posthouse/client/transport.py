@@ -5,7 +5,7 @@ become different errors, because the remedy differs. Requests carry this node's 
 and again when the relay rejects it. The relay's key is checked before this node signs anything for it. The Date of
 each response shows how far this clock is from the relay's; a login that fails because of it raises clock_differs.
 Response bodies are bounded, so a relay cannot fill the client's memory, and every body is decoded into its type here:
-a body of another form raises answer_invalid.
+a malformed body raises answer_invalid.
 """
 
 from __future__ import annotations

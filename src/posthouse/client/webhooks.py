@@ -77,7 +77,7 @@ class Webhooks:
         await self._requests.delete(_one(webhook_id))
 
     async def retry(self, webhook_id: str) -> WebhookDetail:
-        """Send again now, also what is parked; a suspended webhook continues at its cursor."""
+        """Send again now, including what is parked; a suspended webhook continues at its cursor."""
         return await self._requests.post_as(WebhookDetail, f"{_one(webhook_id)}/retry", {})
 
     async def replay(self, webhook_id: str, since_ns: int) -> WebhookDetail:

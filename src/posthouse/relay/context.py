@@ -162,7 +162,7 @@ def read_metrics_token(path: Path) -> bytes:
     except OSError as failure:
         raise error("metrics_token_invalid", path=str(path), reason=failure.strerror or str(failure)) from failure
     if _METRICS_TOKEN.fullmatch(token) is None:
-        raise error("metrics_token_invalid", path=str(path), reason="its content has another form")
+        raise error("metrics_token_invalid", path=str(path), reason="its content is not a valid token")
     return token
 
 

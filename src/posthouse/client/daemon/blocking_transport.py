@@ -1,5 +1,4 @@
-"""The transport of the blocking client of a daemon: the standard library's HTTP client over a Unix socket or loopback
-TCP.
+"""The transport of the blocking client of a daemon: http.client over a Unix socket or loopback TCP.
 
 Connections are kept. A repeatable call whose kept connection was closed is sent again on a new one; any other call gets
 a new connection from the start. Threads may share one transport.

@@ -193,7 +193,7 @@ class DaemonClient:
                 self._transport.execute(calls.move_mark(page.mark or reader, [item.id]))
 
     def _poll(self, timeout_s: float, filter_: InboxFilter) -> api.Page[api.InboxItem]:
-        """Poll for mail until there is some or the time is over, even across a restart of the daemon."""
+        """Poll for mail until there is some or the timeout has passed, even across a restart of the daemon."""
         poll = LongPoll(timeout_s)
         while True:
             try:
@@ -242,7 +242,7 @@ class DaemonClient:
         message: str | None = None,
         via: str | None = None,
     ) -> api.RequeuedRow:
-        """Replace a dead or pending row by a new one under a new id, with the same or another message.
+        """Replace a dead or pending row with a new one under a new id, with the same or another message.
 
         `via` names the program through which a person acts, for the journal; likewise in `drop` and `release`.
         """
@@ -352,7 +352,7 @@ class DaemonClient:
         return self._transport.execute(calls.reservations(path))
 
     def release(self, *paths: str, is_forced: bool = False, via: str | None = None) -> list[api.Reservation]:
-        """Release paths that this agent has reserved, by default all; `is_forced` also those of other agents."""
+        """Release paths that this agent has reserved, by default all; with `is_forced` also those of other agents."""
         return self._transport.execute(calls.release(paths, is_forced=is_forced, via=via))
 
     def set_on_mail(self, name: str, command: str | None) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class InboxItem(msgspec.Struct, frozen=True):
     agent: str = ""
     #: by the sender's clock; None for mail from before it was kept
     sent_at: str | None = None
-    #: since it was sent, when it was read from the daemon
+    #: time since it was sent, as of the moment at which the daemon returned it
     age_s: float = 0.0
     #: later messages of the same sender in this inbox; 100 means 100 or more
     newer_from_sender: int = 0
@@ -93,7 +93,7 @@ class InboxItem(msgspec.Struct, frozen=True):
     replaced_by: str | None = None
     #: without a body if it was not read before
     is_withdrawn: bool = False
-    #: when an earlier process of this agent had read it without an answer
+    #: when an earlier process of this agent read it without answering it
     read_before: str | None = None
     #: now or queue if its sender waits for an answer until `valid_until`
     request: str | None = None
@@ -153,10 +153,10 @@ class ThreadMessage(msgspec.Struct, frozen=True):
     body: str | None
     is_own: bool = False
     is_read: bool = False
-    #: of an own message as in OutboxRow, or answered; of another one unread, read or answered
+    #: a sent message: as in OutboxRow, or answered; a received one: unread, read or answered
     state: str = ""
-    #: False if it only reports a failure or withdraws an earlier message, was itself withdrawn or replaced, or if the
-    #: time until which it is valid is over
+    #: False if it only reports a failure or withdraws an earlier message, was itself withdrawn or replaced, or if its
+    #: `valid_until` has passed
     expects_answer: bool = True
 
 
@@ -302,7 +302,7 @@ class Agent(msgspec.Struct, frozen=True):
     is_running: bool = False
     #: messages in its inbox that are not marked as read; only in the list of agents
     unread: int = 0
-    #: when the oldest of them came; UTC, as text
+    #: when the oldest of them arrived; UTC, as text
     oldest_unread_at: str | None = None
     #: None unless its mail waits and nothing wakes it
     paused: PausedState | None = None

@@ -90,13 +90,13 @@ class DaemonState(enum.Enum):
     """What the kernel says about a daemon."""
 
     ABSENT = "absent"
-    #: it holds its lock and has no socket: it starts or stops
+    #: it holds its lock and has no socket: it is starting or stopping
     WITHOUT_SOCKET = "without a socket"
     LISTENING = "listening"
 
 
 def daemon_state(daemon: DaemonAddress) -> DaemonState:
-    """Return whether a daemon runs in a directory, without waiting for an answer of it."""
+    """Return whether a daemon runs in a directory, without waiting for an answer from it."""
     address = SocketAddress(daemon)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -134,7 +134,7 @@ def daemon_address(
         given = Path(directory).expanduser().absolute()
         if given.parent != root or not is_mesh_name(given.name):
             return DaemonAddress(given, is_tcp, mesh)
-        mesh = mesh or given.name  # the directory of a mesh was that of its own daemon before
+        mesh = mesh or given.name  # earlier, each mesh had its own daemon in this directory
     former = root / (mesh or DEFAULT_MESH)
     if not (root / SOCKET_NAME).exists() and (former / SOCKET_NAME).exists():
         return DaemonAddress(former, is_tcp, mesh, is_former=True)

@@ -199,7 +199,7 @@ class Mailbox:
         self._is_answered.set()
 
     def on_presence(self, presence: Presence) -> None:
-        """Note that a node or agents of it came online or went offline."""
+        """Note that a node, or some of its agents, came online or went offline."""
         known = self.roster.get(presence.node) or RosterEntry(presence.node)
         self.roster[presence.node] = msgspec.structs.replace(
             known, online=presence.is_online, online_agents=presence.agents

@@ -121,7 +121,7 @@ class Composer:
         for agent in filter(None, (from_agent, to_agent)):
             validate_agent_name(agent)
         if to_agent and is_topic:
-            raise error("value_invalid", name="to_agent", reason="a message to a topic is for no single agent")
+            raise error("value_invalid", name="to_agent", reason="a message to a topic cannot be for one agent")
         check_body(body.encode())
         return Request(
             mesh=mesh,
@@ -143,7 +143,7 @@ class Composer:
     def seal_and_sign(self, request: Request) -> Event:
         """Return the event of a request.
 
-        Each call signs another time, hence another event, but seals the same bytes: a relay that has one of the events
+        Each call signs a new time, so the event is new, but seals the same bytes: a relay that has one of the events
         treats every other one as its retry.
         """
         options, address = _option_tags(request), [_address_tag(request)]

@@ -131,7 +131,8 @@ class PendingCommands:
                 del self._entries[pending.key]
 
     def timeout_error(self, pending: Pending, timeout_s: float, name: str | None = None) -> PosthouseError:
-        """Return the error for a caller whose time is over: the reason why there is no answer, if it is known."""
+        """Return the error for a caller whose deadline has passed: the reason why there is no answer, if it is
+        known."""
         known = pending.refusal or self.link.last_error
         return known or error("answer_missing", seconds=timeout_s, id=name or pending.key)
 
@@ -198,7 +199,7 @@ class PendingCommands:
         self._send_again(everything)
 
     def _send_again(self, candidates: Sequence[Pending]) -> None:
-        """Send what is not sent; of several entries that one answer settles, only the first."""
+        """Send what is not sent yet; of several entries that one answer settles, only the first."""
         sent: set[tuple[str, bool]] = set()
         for pending in candidates:
             if pending.is_sent:

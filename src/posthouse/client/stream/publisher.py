@@ -1,15 +1,15 @@
 """Publish events over the stream: with retries (`publish`, `publish_many`), or as one list without (`submit`).
 
 Every event is sent as the bytes that were signed, again after each reconnect and each transient refusal, until the
-relay answers or the caller's time is over; a relay that has the event already answers with a success. The events in
-flight are bounded; beyond the bound a publish waits for room, in the order of the calls.
+relay answers or the caller's deadline has passed; a relay that has the event already answers with a success. The events
+in flight are bounded; beyond the bound a publish waits for room, in the order of the calls.
 
 A submitted list travels in one frame, so the relay refuses what follows a refused event of the same destination. If
 the connection ends before the answers, whether the relay accepted the events is unknown: the caller's outbox decides.
 
 New events are signed here, at the end of the loop iteration: those of one iteration share a signature if the relay
-knows batch signatures. None waits for another one. One timer serves the deadlines of all events: every event has the
-same time, so the oldest one is the next to be late.
+knows batch signatures. No event waits for another one. One timer serves the deadlines of all events: every event has
+the same timeout, so the oldest one is the next to be late.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Publisher:
         self._waiting = 0
         self._has_room = asyncio.Event()
         self._bytes = 0
-        #: events that wait for their answer, oldest first, and the loop's time at which their deadline is
+        #: events that wait for their answer, oldest first, with their deadlines in the loop's time
         self._deadlines: dict[_InFlight, float] = {}
         #: runs while an event waits, and then until the deadline of the last one it saw
         self._timer: asyncio.TimerHandle | None = None
@@ -160,7 +160,7 @@ class Publisher:
             self._has_room.set()
 
     async def _send(self, event: Event | Draft) -> _InFlight | None:
-        """Send an event as soon as there is room; None if there is none in time."""
+        """Send an event as soon as there is room; return None if there is none in time."""
         if self._waiting or self._is_full():
             self._waiting += 1
             try:
@@ -204,7 +204,7 @@ class Publisher:
             self._timer = loop.call_at(deadline, self._end_late)
 
     def _end_late(self) -> None:
-        """Answer the events whose time is over with the reason, and run again when the next one is due."""
+        """End the events whose deadline has passed with the reason, and run again at the next deadline."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for flight, _deadline in list(takewhile(lambda each: each[1] <= now, self._deadlines.items())):

@@ -3,10 +3,10 @@
 The mesh that the user has chosen for commands that name none is a third file, `default_mesh`, with its name alone.
 
 An address and a name are claims; the key behind them is the identity. It is pinned at first use, and another key is
-refused until a person trusts it; other names are not concerned. Members are pinned per relay key and mesh, because
-names are unique only there. A mesh name refers to one relay; joining the same name elsewhere replaces it. Readers of a
-file see the old or the new content, never a part. A lock file serializes changes and is never deleted: a lock on a
-deleted file protects nothing.
+refused until a person trusts it; other names are not affected. Members are pinned per relay key and mesh, because names
+are unique only there. A mesh name refers to one relay; joining the same name elsewhere replaces it. Readers of a file
+see the old or the new content, never a part. A lock file serializes changes and is never deleted: a lock on a deleted
+file protects nothing.
 
     {"format": "posthouse-pins-v2", "relays": {ORIGIN: NODE}, "members": {RELAY_NODE: {MESH: {NAME: NODE}}},
      "certificates": {ORIGIN: "sha256:..."}}

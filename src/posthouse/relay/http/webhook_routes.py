@@ -183,7 +183,7 @@ async def remove_webhook(call: RelayCall) -> HttpResponse:
 
 
 async def retry_webhook(call: RelayCall) -> HttpResponse:
-    """Send again now, also what is parked; a suspended webhook continues at its cursor."""
+    """Send again now, including what is parked; a suspended webhook continues at its cursor."""
     return await _detail(call, await call.context.engine.webhooks.retry(call.node, call.params["webhook"]))
 
 

@@ -295,8 +295,7 @@ class PinchConnection(WebSocketConnection):
         self.write_buffer.write(close_frame(WSCloseCode.OK, ""))
         self._socket.has_sent_close = True
         written_s = loop.time()
-        # a tool closes the connection once it has read the close frame; a close within a round trip came without
-        # reading
+        # a tool closes once it has read the close frame; a close within less than a round trip cannot be that answer
         if await self._socket.wait_for_peer_close() and loop.time() - written_s >= floor_s:
             session.note_closing_batch_read(batch)
 

@@ -86,7 +86,7 @@ class Followers:
                 await self._task
 
     async def open_copy(self, node: str) -> IO[bytes]:
-        """Return a copy of the store as an open file that has no name; changes are recorded from before it on."""
+        """Return a copy of the store as an open file that has no name; changes are recorded from before the copy on."""
         changes = self._require(node)
         async with self._copying:  # one at a time: each takes the space and the reads of a whole store
             self._note_asked()
@@ -112,7 +112,7 @@ class Followers:
 
     @property
     def count(self) -> int:
-        """How many nodes have followed since changes are recorded."""
+        """How many nodes have followed since the recording began."""
         return len(self._asked)
 
     @property
@@ -123,7 +123,7 @@ class Followers:
 
     @property
     def lag_s(self) -> float:
-        """Age of the oldest change that the slowest follower has not asked past."""
+        """Age of the oldest change after the position that the slowest follower last asked for."""
         kept = () if self._changes is None else self._changes.kept()
         number = min([each.number for each in self._asked.values()], default=None)
         if number is None:

@@ -251,7 +251,7 @@ async def relay_of(client: Client) -> str:
 
 async def _refuse_same(first: Client, second: Client) -> None:
     if await relay_of(first) == await relay_of(second):
-        raise error("usage", text="both addresses are of one relay", hint="Give two relays.")
+        raise error("usage", text="both addresses belong to the same relay", hint="Give two relays.")
 
 
 def _batches(events: Sequence[bytes]) -> Iterable[list[bytes]]:

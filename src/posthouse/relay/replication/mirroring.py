@@ -127,7 +127,7 @@ class Mirroring:
 
     @contextmanager
     def _woken_by_commits(self) -> Iterator[asyncio.Event]:
-        """Yield an event that the next commit sets, also a commit before the wait begins."""
+        """Yield an event that the next commit sets, even one that comes before the wait begins."""
         waker = asyncio.Event()
         self._wakers.add(waker)
         stop_listening = self._listen(lambda _batch: waker.set())

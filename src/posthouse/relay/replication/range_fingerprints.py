@@ -168,7 +168,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(data: bytes) -> Message:
-    """Return the message in bytes; raise ValueError if it has another form."""
+    """Decode a message; raise ValueError if it is malformed."""
     reader = _Reader(data)
     if reader.take(1) != bytes([VERSION]):
         raise ValueError("a message of another version")

@@ -179,7 +179,7 @@ class SessionReads(Protocol):
 
 
 class KeyUnit(Protocol):
-    """Retired keys and what belongs to a key, inside the writer's transaction; both stores have them beside meshes."""
+    """Retired keys and what belongs to keys, inside the writer's transaction; MeshTables implements it."""
 
     def save_retired_key(self, row: RetiredKey) -> None:
         """Retire a key; a revoked one may get a successor later."""

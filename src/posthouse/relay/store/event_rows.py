@@ -2,9 +2,9 @@
 
 The row holds the JSON that is served verbatim, the journal record and the index terms. A term is a short key that
 finds an event: its author, its kind, both, its mesh, each one-letter tag, and its coordinate. A term contains a short
-value as it is, behind its length, so values that grow (numbers, ULIDs) lie side by side in the index; a long value is
-hashed to 16 bytes. Rebuilding the index calls exactly these functions.
-If you change the composition of a term: 1. a migration that reindexes, 2. the contract suite.
+value as it is, after its length, so values that grow (numbers, ULIDs) lie side by side in the index; a long value is
+hashed to 16 bytes. Rebuilding the index calls exactly these functions. If you change the composition of a term: 1. a
+migration that reindexes, 2. the contract suite.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
     address: bytes | None
     #: its journal record: the type, and the body as JSON
     record_type: str
-    #: without fields for messages and confirmations, until the commit decides about recipients and effects
+    #: without fields for messages and confirmations, until the commit has determined recipients and effects
     record_body: str
     #: the tags of a message, a confirmation, a receipt or a deletion, parsed
     payload: Addressed | Confirmation | Receipt | Deletion | None = None
@@ -342,7 +342,7 @@ class MirroredRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def mirrored_row(row: EventRow, mirrored_by: str) -> EventRow:
-    """Return the row of an event that another relay accepted: no message, confirmation or receipt any more.
+    """Return the row of an event that another relay accepted, without its effect as message, confirmation or receipt.
 
     Only a deletion keeps its meaning, so that what an author erased is erased everywhere.
     """

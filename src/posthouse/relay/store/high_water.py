@@ -130,7 +130,7 @@ def is_reached(mark: HighWater | None, extent: Extent | None) -> bool:
         return True
     if extent is None:
         return False
-    # a former epoch: `relay restore` began a new one since
+    # a former epoch: `relay restore` has begun a new one since
     return (mark.epoch == extent.epoch and mark.head <= extent.head) or mark.epoch in dict(extent.ancestors)
 
 

@@ -229,7 +229,8 @@ class Unit(KeyUnit, Protocol):
     def sweep_expired(self, now_ns: int, limit: int) -> int:
         """Delete the content of up to `limit` events that have expired at a time, and return how many.
 
-        Their ids stay known. `now_ns` is the time of the clock: that of the journal stays ahead after the clock was.
+        Their ids stay known. `now_ns` is read from the clock: the journal's time stays ahead after the clock was ahead
+        once.
         """
         ...
 

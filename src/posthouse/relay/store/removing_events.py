@@ -5,8 +5,8 @@ because a deletion names it. The row stays without its JSON, so that its id is k
 accepted twice, until events of that age are refused anyway. Rows that are derived from the content are removed with it,
 and the usage of the mesh shrinks. Limits remove nothing that is current or that a delivery needs. After expired or
 archived content the next larger event of an address becomes current; an erased event keeps its place, so that a
-deletion never makes an older version current. A content.erased record names every erased event, also one whose content
-was gone before: the lake may still hold it. Part of Unit.
+deletion never makes an older version current. A content.erased record names every erased event, even one whose content
+was gone already: the lake may still hold it. Part of Unit.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class RemovingEvents(ABC):
     def sweep_mesh(self, mesh: str, limits: MeshLimits, now_ns: int, after_seq: int, limit: int) -> SweptEvents:
         """Apply limits of age and versions to the next `limit` events of a mesh.
 
-        `now_ns` is the time of the clock: that of the journal stays ahead after the clock was.
+        `now_ns` is read from the clock: the journal's time stays ahead after the clock was ahead once.
         """
         page = self._events_of_mesh(mesh_term(mesh), after_seq, limit, limits.versions or 0)
         too_old, too_many = [], []

@@ -68,7 +68,7 @@ class Leadership(Protocol):
 
 
 class Charge:
-    """Who does the recurring work of a store, such as sweeping: a relay that is alone, or the leader of several."""
+    """Which relay does the recurring work of a store, such as sweeping: the only one, or the leader of several."""
 
     def __init__(self, leadership: Leadership | None = None) -> None:
         self._leadership = leadership
@@ -162,7 +162,7 @@ class SharedStore(Protocol):
         ...
 
     async def claim(self, relay: str) -> None:
-        """Make a key the one of all relays of this store, or raise relay_key_differs if they have another.
+        """Make this the key of all relays of this store, or raise relay_key_differs if they have another one.
 
         A relay that has the store to itself may change the key: the former one may be lost.
         """

@@ -47,7 +47,7 @@ from posthouse.relay.wire.websocket import INTERNAL_ERROR, POLICY_VIOLATION, ser
 
 
 def authenticate(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """AUTH: verify the proof for the challenge of HELLO; later commands of the same frame are those of the node."""
+    """AUTH: verify the proof for the challenge of HELLO; later commands of the same frame run as that node."""
     expect(arguments, "AUTH", '["AUTH", event]', 1, 1)
     if connection.node is not None:
         raise error("already_authenticated")

@@ -80,7 +80,7 @@ class Connection(WebSocketConnection):
         self.context = context
         #: holder of this connection's challenge; unique in this process
         self.name = name
-        #: what logins count for
+        #: the address that logins are charged to, if there is one
         self.address = address
         #: set by AUTH
         self.node: str | None = None

@@ -1,8 +1,8 @@
 """The dispatcher of webhooks: one task for each active webhook sends what was committed, in commit order.
 
-At least once: the cursor of a webhook moves behind an event in a transaction after its receiver has answered, so after
-a crash the last event may be sent again under the same id. A receiver that fails holds up its own webhook only. What a
-webhook may send is what its creator may read at that moment. Writes compare the cursor first, so a replay that comes
+At least once: the cursor of a webhook moves past an event in a transaction after its receiver has answered, so after a
+crash the last event may be sent again under the same id. A receiver that fails holds up its own webhook only. What a
+webhook may send is what its creator may read at that moment. Writes compare the cursor first, so a replay that comes in
 between is never undone.
 """
 

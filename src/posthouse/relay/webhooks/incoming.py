@@ -1,9 +1,9 @@
 """Incoming hooks: a request from outside becomes a message to an agent or a topic.
 
 Each hook has a URL with a secret token and is a member of its mesh, with a name and a key that the relay makes and
-keeps: the relay writes the message, so it sees its text. The text comes from a template over the fields of the request.
-The sender's delivery id becomes the client_message_id, so a repeated request is one message. With a secret of GitHub
-the signature of each request is verified.
+keeps: the relay writes the message, so the relay sees its text. The text comes from a template over the fields of the
+request. The sender's delivery id becomes the client_message_id, so a repeated request is one message. With a secret of
+GitHub the signature of each request is verified.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class IncomingHooks:
             if topic not in mesh.topics:
                 raise error("topic_unknown", topic=topic, mesh=new.mesh)
             if new.to_agent:
-                raise error("value_invalid", name="to_agent", reason="a message to a topic is for no single agent")
+                raise error("value_invalid", name="to_agent", reason="a message to a topic cannot be for one agent")
         elif not is_node_id(new.destination):
             raise error("value_invalid", name="destination", reason="it is neither #topic nor a node id")
         elif new.to_agent:

@@ -62,5 +62,5 @@ _DECODER = msgspec.msgpack.Decoder(ChangesPage)
 
 
 def decode_page(data: bytes) -> ChangesPage:
-    """Return the page in MessagePack; raise msgspec.DecodeError if it has another form."""
+    """Decode a page; raise msgspec.DecodeError if it is malformed."""
     return _DECODER.decode(data)

@@ -112,7 +112,7 @@ class Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise error("wait_invalid", wait_ms=self.wait_ms, max_ms=limits.LOCK_WAIT_MAX_MS)
 
     def lease_request(self, owner: str) -> LeaseRequest:
-        """Return what the rules of leases decide about."""
+        """Return the request in the form that the rules of leases use."""
         is_shared = self.mode == "shared"
         claims = tuple([Asked(name, owner, self.session, self.tree, is_shared) for name in (self.resource, *self.also)])
         return LeaseRequest(claims, self.lease_ms, self.request_id)
@@ -244,7 +244,7 @@ class Broken(msgspec.Struct, frozen=True):
 
 
 class LockState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who holds a lock, and for how long still; a free one shows its last token, one never locked 0.
+    """Who holds a lock, and for how much longer; a free one shows its last token, one never locked 0.
 
     The token is for the holder's node and for admins; other nodes see 0.
     """

@@ -146,7 +146,7 @@ class WebSocketConnection(ABC):
         self.ending: tuple[int, str] | None = None
         #: set when everything that belongs to this connection has been released
         self.ended = asyncio.Event()
-        #: when the keep-alive ping was sent that the peer has not answered yet
+        #: when the last keep-alive ping was sent, if the peer has not answered it yet
         self.pinged_at_ns: int | None = None
         self._socket = socket
         self._ping_ns = ping_s * 1e9
@@ -351,7 +351,7 @@ async def serve_websocket(
     make_connection: Callable[[WebSocket, WriteBuffer], ConnectionT],
     address: str | None,
 ) -> web.StreamResponse:
-    """Run one connection from the handshake to its end; it is among `connections` meanwhile.
+    """Run one connection from the handshake to its end; until then it is among `connections`.
 
     `address` is the caller's, which behind a proxy is not the connection's.
     """

@@ -50,7 +50,7 @@ class EpochRow(NamedTuple):
 
 
 class ServerChange(enum.Enum):
-    """What a store on a server is to the epoch that was written before."""
+    """What the server of a store means for the epoch that was last written."""
 
     NONE = "none"
     """It is the same server."""

@@ -113,7 +113,7 @@ class PgTransaction(JournalAppender, GroupTransaction):
             self.db.queue(FAILOVER_SQL.set_server, row.epoch, *self.server)
 
     def _note_replication(self, row: EpochRow, head: int, wall_ns: int, *, is_waiting: bool) -> None:
-        """Keep in the epoch's row whether a synchronous standby has all of it; begin another if that ends."""
+        """Note in the epoch's row that a synchronous standby has all of it; begin another epoch when that ends."""
         self._epoch = row.epoch
         if is_waiting and not row.is_replicated:
             self.db.queue(FAILOVER_SQL.set_replicated, row.epoch)

@@ -2,7 +2,7 @@
 
 SharedTransaction reads what other relays have committed before each of its groups, inside the group's transaction and
 under the write lock, and between groups when a notification arrives. Both happen on the writer's thread, so the commits
-of all relays reach the event loop in one order, and no record twice or as a foreign one if it is the relay's own.
+of all relays reach the event loop in one order; no record arrives twice, and none of the relay's own as a foreign one.
 """
 
 from __future__ import annotations

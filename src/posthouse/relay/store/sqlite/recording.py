@@ -1,9 +1,9 @@
 """Record the changes of a store for its followers: one changeset of SQLite's session extension for each transaction.
 
 The changeset is written in the transaction that it describes, so after a kill both exist or neither. Only the newest
-changesets are kept, within a bound of bytes. A recording survives restarts of the relay; it ends when its row does not
-fit the store any more, because a restore, a migration or another program has written without it. Without a recording
-there is no session and a transaction does nothing for it. Changes of the two tables of the recording are not recorded.
+changesets are kept, within a bound of bytes. A recording survives restarts of the relay; it ends when its row no longer
+matches the store, because a restore, a migration or another program has written without it. Without a recording there
+is no session and a transaction does nothing for it. Changes of the two tables of the recording are not recorded.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ChangeRecording:
         return self._position is not None
 
     def resume(self, tx: JournalTransaction, epoch: str) -> None:
-        """Continue the recording of the last run, or delete what is left of one that does not fit the store."""
+        """Continue the recording of the last run, or delete what is left of one that does not match the store."""
         found: Any = tx.db.execute(FOLLOW_SQL.position).fetchone()
         if found is None:
             return
