@@ -1,1 +1,1 @@
-"""Bench."""
+"""Benchmarks of posthouse: `python -m bench PART`."""

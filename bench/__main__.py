@@ -34,7 +34,7 @@ Quick = Annotated[bool, Parameter(negative=(), show_default=False, help="Do far 
 
 
 def show_required(report: dict[str, Any]) -> RenderableType:
-    """Return every figure that has a bound, with the bound and if it is met."""
+    """Return every figure that has a bound, with the bound and whether it is met."""
     rows = [
         (each["name"], f"{each['value']:,}", f"{each['sense']} {each['bound']:,}", "yes" if each["met"] else "NO")
         for each in report["required"]
@@ -142,7 +142,7 @@ def cluster(
 ) -> None:
     """Measure relays on PostgreSQL: against bare psycopg, against a relay on SQLite, and three against one.
 
-    It starts a PostgreSQL of its own. Every answer comes after the sync of its commit, there as on SQLite.
+    It starts a PostgreSQL of its own. On both databases, every answer comes after the sync of its commit.
 
     For example:
 
@@ -322,7 +322,8 @@ def peers(
     """Compare posthouse with Redis, PostgreSQL, NATS JetStream, RabbitMQ and etcd, at equal durability.
 
     Every server is a private process on the loopback interface and answers after the data is on disk. One operation of
-    each of them runs at a time, in random order. What is not installed is left out and named in the report.
+    each of them runs at a time, in random order. Systems that are not installed are left out, and the report names
+    them.
 
     For example:
 
@@ -344,7 +345,7 @@ def peers(
 
 @contextmanager
 def progress_bar(total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar on a terminal's stderr; the callback names the present work and counts one iteration."""
+    """Show a bar on a terminal's stderr; the callback names the current work and counts one iteration."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -95,7 +95,7 @@ class Requirement:
     aim: float | None = None
 
     def evaluate(self, report: dict[str, Any]) -> dict[str, Any]:
-        """Return the value, the bound and if the bound is met."""
+        """Return the value, the bound and whether the bound is met."""
         value = report[self.section][self.key]
         is_met = value >= self.bound if self.comparison == "at least" else value <= self.bound
         found = {"name": self.name, "value": value, "sense": self.comparison, "bound": self.bound, "met": is_met}

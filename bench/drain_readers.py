@@ -4,7 +4,7 @@
 
 runs the readers with the normal client, without verification. Each line `READERS EACH WINDOW` on stdin connects new
 readers; the answer is their node ids. The next line starts the receiving; once every confirmation is answered, the
-process prints seconds, messages and if each reader got its messages in order. It exits at the end of stdin.
+process prints seconds, messages and whether each reader got its messages in order. It exits at the end of stdin.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The figure is the resident memory that `top` shows, shared libraries included; the report has the proportional set
 size too, which divides shared pages among the processes that map them. Relay and daemon have just started and serve
-one mesh. The connections are authenticated WebSockets of as many keys that read their mailbox; what the first ones
-bring into memory is not counted as theirs.
+one mesh. The connections are authenticated WebSockets, each with a key of its own, that read their mailboxes; what the
+first ones load into memory is not counted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def measure_memory(scratch: Path, connections: int, note: Callable[[str], None])
 
 
 def resident(pid: int) -> dict[str, float]:
-    """Return the memory of a process: resident, of it private, and proportional."""
+    """Return the memory of a process: resident, the private part of it, and proportional."""
     status, rollup = (Path(f"/proc/{pid}/{name}").read_text() for name in ("status", "smaps_rollup"))
     return {
         "rss_mb": _megabytes(status, "VmRSS"),

@@ -6,9 +6,9 @@ It measures an event that is alone, one of 64 that are sent as one list, and one
 
 The product has no marks. Here its functions are wrapped, in this process for the client and in the relay that it starts
 through this module; each stage counts the time of its functions without the marked functions that they call. What no
-mark covers (the event loop, the kernel, the wait for the other side) is the rest of the round trip. Threads that verify
-work at the same time, so with 64 signatures the stages may add up to more than the round trip. The marks themselves
-cost about a microsecond each.
+mark covers (the event loop, the kernel, the wait for the other side) is the rest of the round trip. Verifying threads
+run at the same time, so with 64 signatures the stages may add up to more than the round trip. The marks themselves cost
+about a microsecond each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""etcd: one key per message, and a key that is created only if it does not exist as lock.
+"""etcd: one key per message, and, as a lock, a key that is created only if it does not exist.
 
 The client is aiohttp on the JSON gateway that every etcd serves. 64 at once are one transaction of 64 puts, which etcd
 writes and syncs as one entry of its log: the fastest way it has, and the one that counts. Its puts succeed or fail

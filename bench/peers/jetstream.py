@@ -1,7 +1,7 @@
 """NATS JetStream: streams in files, a pull consumer, a key-value bucket for locks, plain subscribers for fan-out.
 
-`sync_interval: always` syncs every message before its answer; the server knows it since version 2.10. An older server
-is refused, because its figures would be those of the page cache.
+`sync_interval: always` syncs every message before its answer; the server has supported it since version 2.10. An older
+server is refused, because its figures would be those of the page cache.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ _DORKOS_NAME = "DorkOS"
 #: not in a Debian package, so its rates on this class of machine (Node 20, two cores, 256 bytes) are constants
 _DORKOS = {Work.BUS: DORKOS["one_by_one_per_s"], Work.BUS_64: DORKOS["in_flight_64_per_s"]}
 _BUSY = """**Other work kept the machine busy during this run.** Most operations waited for a processor, and a system
-whose operation takes more steps in more processes waited more often. Take the order of magnitude of the ratios from it,
-no rate, and repeat it on an idle machine before a goal counts as met or missed.
+whose operation takes more steps in more processes waited more often. Take only the order of magnitude of the ratios
+from it, no rates, and repeat it on an idle machine before a goal counts as met or missed.
 """
 BEGIN, END = "<!-- made by bench.peers.peers_report: begin -->", "<!-- made by bench.peers.peers_report: end -->"
 
@@ -65,7 +65,7 @@ class Side(NamedTuple):
 
 
 def evaluate_goals(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return every goal whose two sides were measured, with the ratios and if it is met."""
+    """Return every goal whose two sides were measured, with the ratios and whether it is met."""
     found = []
     for goal in GOALS:
         work = report["works"].get(goal.work, {"repetitions_per_s": {}})

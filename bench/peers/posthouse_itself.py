@@ -97,7 +97,7 @@ class PosthouseRelay(Contestant):
             pass
 
     async def _fill(self, options: ClientOptions) -> None:
-        """Queue messages for a new reader that is connected."""
+        """Queue messages for a new, connected reader."""
         await self._close_reader()
         self._reader = Reader(self._url, options)
         await self._reader.client.connect()

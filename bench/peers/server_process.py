@@ -1,4 +1,4 @@
-"""A server of the comparison as a child process: a private directory, free ports of the loopback interface, one end.
+"""A server of the comparison as a child process, with a private directory and free ports of the loopback interface.
 
 The kernel kills the process if the benchmark dies, so that no server stays behind. Where the benchmark runs as root, a
 server that refuses root runs as `nobody`.

@@ -114,7 +114,7 @@ class Contestant(ABC):
         """Start the server with its data in `folder`, an empty directory, and connect the client."""
 
     async def stop(self) -> None:
-        """Close the client and end the server; also after a start that failed half-way."""
+        """Close the client and end the server, even after a start that failed half-way."""
         await self._stack.aclose()
 
     @abstractmethod

@@ -2,10 +2,10 @@
 
 Invariants: `read_private` returns data only from a regular file that this user owns and that group and others cannot
 access; type, owner and mode are checked on the open descriptor, so a rename in between changes nothing.
-`write_atomic` and `create_atomic` leave the old content or the new content, never a part, also after power loss
-(with `sync=False` only after a crash of the process); both raise store_full on a full disk. A non-empty directory
-that others can access is refused; its mode is never changed. Symbolic links are refused. Hard links and access
-control lists are not handled.
+`write_atomic` and `create_atomic` leave the old content or the new content, never a part of it, even after power loss
+(with `sync=False` only after a crash of the process); both raise store_full on a full disk. A non-empty directory that
+others can access is refused; its mode is never changed. Symbolic links are refused. Hard links and access control lists
+are not handled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from posthouse.model.errors import PosthouseError, error
 
 FILE_MODE = 0o600
 OPEN_TO_OTHERS = 0o077
-#: Reasons of the system for a write that fits on no disk.
+#: Errno values of a write for which there is no room.
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _UNUSABLE_HINTS = {
     errno.EMFILE: "Let the process open more files: `ulimit -n 1024`. `posthouse doctor` shows the limit.",
@@ -122,7 +122,7 @@ def _check_private(fd: int, path: Path) -> None:
 
 @contextmanager
 def _store_full_if_no_space(path: Path) -> Iterator[None]:
-    """Raise store_full where the disk is full, which passes; other errors of the system stay as they are."""
+    """Raise store_full, a transient error, if the disk is full; let other errors of the system through."""
     try:
         yield
     except OSError as failure:

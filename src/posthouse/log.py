@@ -1,10 +1,10 @@
 """Logging of a library inside another program: to standard error, never to its standard output.
 
-structlog's default prints to standard output, which belongs to the program's own output. So entries go to the logger
-factory that the program has configured, and to standard error while it has configured none. The program's structlog
-configuration decides the format; this module configures nothing. On standard error entries have no colours and no raw
-control characters, because they may quote other nodes. An entry that cannot be written is dropped: a full disk or a
-closed pipe must not fail the work that logs, such as a commit.
+structlog's default prints to standard output, which is reserved for the program's own output. So entries go to the
+logger factory that the program has configured, and to standard error while it has configured none. The program's
+structlog configuration decides the format; this module configures nothing. On standard error entries have no colours
+and no raw control characters, because they may quote other nodes. An entry that cannot be written is dropped: a full
+disk or a closed pipe must not fail the work that logs, such as a commit.
 """
 
 from __future__ import annotations

@@ -259,5 +259,5 @@ def read_arguments(query: Iterable[tuple[str, str]], type: type[T]) -> T:  # noq
         raise error("parameter_invalid", name=path.strip("`") or "query", reason=reason) from fault
     for name in values:
         if getattr(arguments, fields[name]) is None:  # msgspec reads the text null as None
-            raise error("parameter_invalid", name=name, reason="null is no value; leave the parameter out")
+            raise error("parameter_invalid", name=name, reason="null is not a value; leave the parameter out")
     return arguments

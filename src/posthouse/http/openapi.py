@@ -193,5 +193,5 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def alternatives(response: Any) -> tuple[Any, ...]:
-    """Return the types of which a response is one."""
+    """Return the alternative types of a response."""
     return response if isinstance(response, tuple) else () if response is None else (response,)

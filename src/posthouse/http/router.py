@@ -90,7 +90,7 @@ class Route(Generic[CallT]):
     is_public: bool = False
     #: struct of the query parameters
     query: type[Any] | None = None
-    #: structs of which the JSON body is one
+    #: alternative structs of the JSON body
     bodies: tuple[type[Any], ...] = ()
     #: success status -> type of the JSON response, several as a tuple, or None when the response is not JSON
     responses: dict[int, Any] = field(default_factory=dict)

@@ -3,10 +3,9 @@
 seq alone would be ambiguous after a restore: the same number could mean another record. No record is ever skipped
 silently: a cursor of another epoch gets cursor_reset (restart at its own seq if it is below the fork, else at the
 fork, else at the oldest record), one beyond the head too (restart at the head), one below the pruned horizon
-cursor_pruned. The pipeline writes the lake's mark
-(one file per epoch) after its commit, so the mark can only lag; bus and daemon read it before they prune. A missing or
-unreadable mark means that nothing is committed. If you change that file: keep old files readable, update
-docs/explain/storage.md. Loads no SQLite.
+cursor_pruned. The pipeline writes the lake's mark (one file for each epoch) after its commit, so the mark can only lag;
+bus and daemon read it before they prune. A missing or unreadable mark means that nothing is committed. If you change
+that file: keep old files readable, update docs/explain/storage.md. Loads no SQLite.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Erase what people and agents wrote from the records of a journal: on request, permanently, and recorded in the
-journal.
+"""Erase what people and agents wrote from the records of a journal: on request, permanently, leaving a record of it.
 
 An erased record keeps every column; only the body fields that its type declares as content are emptied. In the same
 transaction `content.erased` names the records with the digests that they had, so that a Merkle leaf over them can
@@ -59,7 +58,7 @@ def erase_records(path: Path, request: ErasureRequest, actor: str, clock: Clock,
                 work = partial(_erase_next, request=request, after=after, actor=actor, is_dry_run=is_dry_run)
                 after, count = writer.run(work)
                 erased += count
-            if not is_dry_run:  # also if a killed call erased them: the WAL may still have the text
+            if not is_dry_run:  # even if a killed call erased them: the WAL may still have the text
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             return erased
         finally:

@@ -58,7 +58,7 @@ def restore_store(
     clock: Clock,
     adjust: Adjust = _no_adjustment,
 ) -> str:
-    """Replace the store at `target` by `backup` and return the new epoch.
+    """Replace the store at `target` with `backup` and return the new epoch.
 
     `adjust` runs in the transaction that starts the epoch; use it to raise values that must never decrease.
     """

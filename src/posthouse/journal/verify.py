@@ -1,8 +1,8 @@
 """Verify a store: the integrity of the database, then the rules of every journal.
 
 Stores add their own rules; a finding is a sentence. All rules read one snapshot, so a running store can be verified.
-Nothing is changed. SQLite's own check gives up at the first page that it cannot read; `find_damage` walks every tree
-of the database for itself, so that an operator learns what is lost and what an index can be rebuilt from.
+Nothing is changed. SQLite's own check gives up at the first page that it cannot read; `find_damage` walks every tree of
+the database on its own, so that an operator learns what is lost and what an index can be rebuilt from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batch signatures: one Ed25519 signature for up to 64 events of one author, of which each still proves itself alone.
+"""Batch signatures: one Ed25519 signature for up to 64 events of one author; each event still proves itself alone.
 
 The author signs the root of a tree over the ids of the events. The signature of an event has its place in the tree and
 the path to the root, so that a verifier needs no other event of the batch:
@@ -101,7 +101,7 @@ def read_batch_signature(text: str) -> BatchSignature:
         raise _malformed(f"index {index} of {size} events")
     path = raw[_HEAD_BYTES:]
     if len(path) != HASH_BYTES * path_length(index, size):
-        raise _malformed("its path has not the length that index and size imply")
+        raise _malformed("its path does not have the length that index and size imply")
     return BatchSignature(index, size, raw[2:_HEAD_BYTES], path)
 
 

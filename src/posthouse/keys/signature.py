@@ -69,7 +69,7 @@ def _parse(blob: bytes, public: bytes) -> tuple[HashName, bytes]:
     if reader.take(len(_MAGIC)) != _MAGIC or reader.number() != _VERSION:
         raise ValueError("it does not start with SSHSIG version 1")
     if unpack_public(reader.string()) != public:
-        raise ValueError("it was made with another key than the event names")
+        raise ValueError("it was made with a key other than the one that the event names")
     if reader.string() != NAMESPACE:
         raise ValueError(f"its namespace is not {NAMESPACE.decode()}")
     if reader.string():
@@ -131,7 +131,7 @@ def is_whole_batch(node: str, event_ids: Sequence[str], signatures: Sequence[str
     """Return True if these are all events of a batch by `node`, in order, each with its valid signature.
 
     The caller has computed the ids from the canonical bytes. One tree serves all events, which costs half as much as
-    the path of each. False refuses nothing: `verify` decides about each event.
+    the path of each. False refuses nothing: `verify` then decides for each event.
     """
     covered = whole_batch_bytes(event_ids, signatures)
     if covered is None:

@@ -1,8 +1,8 @@
 """Arrays of integers, bytes and text in the binary form of PostgreSQL, for statements that write many rows.
 
 psycopg dumps a list element by element: 0.3 ms for 400 integers, against 0.04 ms here, where a list is one pack or one
-join. Lists of another type, or without a value to tell it, take psycopg's way. The form: number of dimensions, whether
-there are NULLs, type of the elements, their number, the first index, then length and bytes of each.
+join. Lists of another type, or without a value that shows the type, are left to psycopg. The form: number of
+dimensions, whether there are NULLs, type of the elements, their number, the first index, then length and bytes of each.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from posthouse.postgresql.binary_arrays import ArrayDumper
 from posthouse.postgresql.store_url import shown_url
 
 log = get_log(__name__)
-_LEAST_VERSION = 140_000  # pg_xact_status and pipelines exist before; older servers get no fixes
+_LEAST_VERSION = 140_000  # older servers have pg_xact_status and pipelines too, but get no fixes
 _CONNECT_S = 3
 _READ_MS = 10_000  # far above any keyset read; a longer read keeps dead rows alive
 _LOCK_MS = 5_000  # a group of another relay takes milliseconds, one that hangs ends after _IDLE_MS

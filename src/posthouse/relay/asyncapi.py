@@ -111,7 +111,7 @@ class StreamCommand:
     name: str
     verb: str
     summary: str
-    #: name -> type, or a tuple of the types of which it is one
+    #: name -> type, or a tuple of alternative types
     arguments: dict[str, Any]
     #: how many of the last arguments may be absent
     optional: int = 0

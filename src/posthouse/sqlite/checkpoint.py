@@ -2,11 +2,11 @@
 
 A passive pass copies as much as possible without blocking readers or the writer. A restarting pass then copies the
 few pages written meanwhile, blocking the writer for that moment, so that the next commit overwrites the WAL from its
-start: a growing file makes every sync twice as expensive. For the same reason the thread makes the file of a WAL that
-is written longer in advance, with zeros behind its frames, which SQLite ignores. An open read snapshot prevents a
-restart and lets the WAL grow; above a certain length the thread calls `end_stalled_reads` (ReadPool.end_stalled), so
-that a stalled reader cannot make it grow forever, and truncates the excess. Each process ends its own stalled readers;
-programs outside posthouse have to keep their reads short. A failed sync here is as fatal as a failed sync of a commit.
+start: a growing file makes every sync twice as expensive. For the same reason the thread extends the file of a growing
+WAL in advance, with zeros after its frames, which SQLite ignores. An open read snapshot prevents a restart and lets the
+WAL grow; above a certain length the thread calls `end_stalled_reads` (ReadPool.end_stalled), so that a stalled reader
+cannot make it grow forever, and truncates the excess. Each process ends its own stalled readers; programs outside
+posthouse have to keep their reads short. A failed sync here is as fatal as a failed sync of a commit.
 """
 
 from __future__ import annotations
@@ -145,10 +145,10 @@ class Checkpointer:
                 os.fsync(file.fileno())  # now, so that no commit has to
 
     def _append_zeros(self, file: int, size: int) -> bool:
-        """Append some zeros while no connection writes; return False if the file has its size, or cannot get it."""
+        """Append some zeros while no connection writes; return False if the file has that size, or cannot get it."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
-        except apsw.BusyError:  # a later length is extended
+        except apsw.BusyError:  # tried again when the WAL is longer
             return False
         try:
             present = os.fstat(file).st_size
@@ -161,7 +161,7 @@ class Checkpointer:
             self._db.execute("ROLLBACK")
 
     def _is_overgrown(self) -> bool:
-        """Return True if the WAL is long, also when another process wrote it: its commits do not wake this thread."""
+        """Return True if the WAL is long, even if another process wrote it: its commits do not wake this thread."""
         return self.wal_bytes() > max(self._overgrown_at_pages * _FRAME_BYTES, WAL_KEPT_BYTES)
 
     def _checkpoint(self) -> bool:

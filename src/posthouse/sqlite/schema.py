@@ -129,7 +129,7 @@ def _failed(exc: apsw.Error, path: Path, component: Component, number: int) -> P
 
 
 def _back_up(db: apsw.Connection, path: Path, versions: dict[str, int]) -> Path:
-    """Copy the store to an unused name beside it, also while another process migrates."""
+    """Copy the store to an unused name beside it, even while another process migrates."""
     label = "-".join(f"{name}{version}" for name, version in sorted(versions.items()))
     number = 1
     while True:

@@ -16,7 +16,7 @@ class BatchState:
     def __init__(self) -> None:
         #: Wall time of this batch: read once per batch, never decreases.
         self.now_ns = 0
-        #: The same as the clock has it, for deadlines and ages: a clock that was ahead for a moment is right again.
+        #: The clock's own time, for deadlines and ages: it is right again after the clock was ahead for a moment.
         self.wall_ns = 0
         #: Calls to make if the rows of the current item do not stay, so that memory never runs ahead of them.
         self.undo: list[Callable[[], None]] = []

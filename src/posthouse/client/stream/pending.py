@@ -131,8 +131,7 @@ class PendingCommands:
                 del self._entries[pending.key]
 
     def timeout_error(self, pending: Pending, timeout_s: float, name: str | None = None) -> PosthouseError:
-        """Return the error for a caller whose deadline has passed: the reason why there is no answer, if it is
-        known."""
+        """Return the error for a caller whose deadline has passed: the reason why no answer came, if it is known."""
         known = pending.refusal or self.link.last_error
         return known or error("answer_missing", seconds=timeout_s, id=name or pending.key)
 
