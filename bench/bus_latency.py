@@ -1,6 +1,6 @@
 """Latency from the call of publish to the first line of the handler, in one process and across two.
 
-Messages are sent one at a time with a pause, so that no message waits behind another one.
+Messages are sent one at a time with a pause, so that no message waits for another.
 """
 
 from __future__ import annotations

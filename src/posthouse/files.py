@@ -174,7 +174,7 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 def _make_directory(directory: Path) -> None:
     try:
         directory.mkdir(mode=DIRECTORY_MODE)
-    except FileExistsError:  # it existed, or another process was faster: the checks that follow decide
+    except FileExistsError:  # it existed, or another process was faster: the checks below decide
         return
     directory.chmod(DIRECTORY_MODE)  # the umask may have removed bits of the owner
     fsync_dir(directory.parent)

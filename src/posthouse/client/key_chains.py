@@ -94,7 +94,7 @@ def sign_rotation(signer: NodeKey, node: str, successor: NodeKey, created_at_ns:
 
 
 def is_proven(chain: KeyChain, node: str, successor: str) -> bool:
-    """Return True if signatures of the owner lead from a key to another one."""
+    """Return True if signatures of the owner lead from a key to another key."""
     for change in chain.links_from(node):
         if not _is_signed(change):
             return False

@@ -124,7 +124,7 @@ class Route(Generic[CallT]):
         return "_".join([self.method.lower(), *(word.replace(".", "_") for word in words)])
 
     def match(self, segments: Sequence[str]) -> dict[str, str] | None:
-        """Return the values of the path parameters, or None if the path is another one."""
+        """Return the values of the path parameters, or None if the path does not match."""
         values: dict[str, str] = {}
         for pattern, segment in zip(self.segments, segments, strict=True):
             if pattern.startswith("{"):

@@ -84,7 +84,7 @@ _EVENTS = (
             "client_message_id": "the sender's id of the message, always",
             "fingerprint": "hex of the accept fingerprint, always",
             "destination_kind": "topic or dm, always",
-            "destination_ref": "the topic, or the recipient's key in hex and, behind a slash, its agent; always",
+            "destination_ref": "the topic, or the recipient's key in hex and, after a slash, its agent; always",
             "recipients": "node ids whose delivery this record opens, always",
             "blocked": "node ids that block the sender; their delivery is opened as blocked",
             "not_queued": "recipients left out, each {recipient, reason}",
@@ -164,7 +164,7 @@ _DELIVERIES = (
         {
             "ids": _IDS,
             "states": "for each id, the state of its delivery, always",
-            "senders": "for each id, the node id of its sender and, behind a slash, the sender's agent",
+            "senders": "for each id, the node id of its sender and, after a slash, the sender's agent",
             "agents": "for each id, the agent of the reader that it is for; empty for the default inbox",
             "recipient": "the node id of the reader before; always",
         },

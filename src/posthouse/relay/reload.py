@@ -2,7 +2,8 @@
 
 A certificate is loaded into the TLS context in use, so new connections get it and open ones stay. Files that do not
 load, such as a certificate whose key is not there yet, change nothing: the relay logs why and tries again when they
-change. SIGHUP applies the settings that are marked `is_live`; it logs a change of another one, which needs a restart.
+change. SIGHUP applies the settings that are marked `is_live`; it logs a change of any other setting, which needs a
+restart.
 """
 
 from __future__ import annotations

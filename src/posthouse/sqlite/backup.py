@@ -50,7 +50,7 @@ def new_file(target: Path) -> Iterator[Path]:
     try:
         yield temporary
         sync_file(temporary)
-        os.link(temporary, target)  # unlike a rename, refuses a file that appeared meanwhile
+        os.link(temporary, target)  # unlike a rename, refuses a file that has appeared in the meantime
         fsync_dir(target.parent)
     except FileExistsError as exc:
         raise error("backup_exists", path=str(target)) from exc

@@ -1,6 +1,6 @@
 """The transport of the async client of a daemon: aiohttp over a Unix socket or loopback TCP, on the running loop.
 
-Connections are kept. A repeatable call is sent again if its kept connection was closed meanwhile.
+Connections are kept. A repeatable call is sent again if its kept connection was closed in the meantime.
 """
 
 from __future__ import annotations

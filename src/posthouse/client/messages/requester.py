@@ -1,8 +1,9 @@
 """Requests to a relay: send a message, wait for its answers, return the final one.
 
 The request goes to `POST /v1/request`, whose body streams the answers. If the connection is lost, the same event is
-sent again until the deadline: the relay recognizes it and returns the answers that arrived meanwhile. Every answer is
-verified and confirmed, so it does not wait in this node's queue; a mailbox of the same client does not yield it.
+sent again until the deadline: the relay recognizes it and returns the answers that have arrived in the meantime. Every
+answer is verified and confirmed, so it does not wait in this node's queue; a mailbox of the same client does not yield
+it.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Pins:
             raise relay_key_changed(origin, pinned, found)
 
     def pin_members(self, relay: str, mesh: str, found: Mapping[str, str]) -> dict[str, str]:
-        """Pin members (name -> node id) at first use; return the pinned key of each name that has another one now."""
+        """Pin members (name -> node id) at first use; return the pinned key of each name that has another key now."""
         known = self._read().members.get(relay, {}).get(mesh, {})
         if any(name not in known for name in found):
             self._pin_members(relay, mesh, found)

@@ -35,7 +35,7 @@ from posthouse.relay.store.shared_store import MeshesChanged, SharedStore
 
 log = structlog.get_logger(__name__)
 GROUP_EVENTS = 512  # keeps a transaction, and so the answers of all its callers, in the low milliseconds
-GROUPS_AHEAD = 2  # one commits, one waits: the writer never idles, and jobs that come meanwhile share a group
+GROUPS_AHEAD = 2  # one commits, one waits: the writer never idles, and jobs that arrive meanwhile share a group
 DEFER_S = 0.005  # far below any timeout of a reader, long enough to meet the confirmation of a fast one
 _MAX_REFUSED = 10_000  # deferred writes that wait for a store without room
 #: mesh and node

@@ -120,7 +120,7 @@ class Mesh:
         return NO_RIGHTS if node in self.held else self.rights_when_approved(node)
 
     def rights_when_approved(self, node: str) -> Rights:
-        """Return the rights that a node has, or will have when its new key is approved: its queue fills meanwhile."""
+        """Return the rights that a node has, or will have once its new key is approved: until then its queue fills."""
         role = self.role(node)
         return NO_RIGHTS if role is None else rights_of(role, self.access.get(node) or self.access.get(ALL_NODES))
 
@@ -178,7 +178,7 @@ class Mesh:
         self.clear_rights()
 
     def move_node(self, node: str, successor: str) -> None:
-        """Give everything of a node to another one that has nothing here."""
+        """Give everything that a node has here to another node, which has nothing yet."""
         member = self.members.get(node)
         if member is not None:
             self._drop_name(node)

@@ -170,7 +170,7 @@ class AcceptPath:
             submission.authorized_at = self._authorizer.meshes.changed_at
             first = submission.jobs[0]
             if first.row is None and first.refusal is not None and not submission.is_list:
-                self._finish([submission], [Declined(first.event_id, first.refusal)])  # the store has nothing to look up
+                self._finish([submission], [Declined(first.event_id, first.refusal)])  # the store cannot look it up
             else:
                 self._committer.submit(self, submission, events=len(submission.jobs), size=submission.size)
         self._committer.flush()

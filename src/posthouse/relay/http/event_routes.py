@@ -2,7 +2,7 @@
 
 /v1/pointers: the newest event under the fence of a resource, over all authors.
 d is one percent-encoded path segment. A client that cannot send it that way (because it is empty, `.` or `..`) gives it
-as ?d= and omits the segment; then a last segment `history` asks for the history, whatever d is.
+as ?d= and omits the segment; then a last segment `history` always asks for the history.
 """
 
 from __future__ import annotations

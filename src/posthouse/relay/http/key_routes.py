@@ -100,7 +100,7 @@ async def read_chain(call: RelayCall) -> HttpResponse:
 
 
 async def replace_key(call: RelayCall) -> HttpResponse:
-    """Give the place of a lost key to another one."""
+    """Give the place of a lost key to another key."""
     actor, body = call.node, await call.body(ReplacementRequest)
     call.context.engine.require_admin(actor)
     return json_response(_change(await call.context.engine.key_changes.replace(actor, body.node, body.successor)))

@@ -21,7 +21,7 @@ from posthouse.relay.wire.mesh_rows import LimitSource
 
 
 class LimitsRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A whole set of limits; a limit that is not given is none."""
+    """A whole set of limits; a limit that is left out does not apply."""
 
     limits: MeshLimits
     #: mesh: the mesh's own, by its admins; relay: what is allowed at most, by admins of the relay

@@ -57,7 +57,7 @@ class MessageStates(msgspec.Struct):
     from_agent: str
     client_message_id: str
     destination_kind: str
-    #: the topic, or the recipient's key in hex and, behind a slash, its agent
+    #: the topic, or the recipient's key in hex and, after a slash, its agent
     destination_ref: str
     first_seen_at_ns: int
     #: false once its content was pruned

@@ -137,7 +137,7 @@ class Decider:
     def acquire(self, unit: Unit, owner: str, request: Acquire) -> Decision:
         """Grant or deny a lock, without waiting."""
         now_ns, mesh, asked = unit.boot_ns, request.mesh, request.lease_request(owner)
-        effects, place = _Effects([], [], []), self._queues.next_place()  # waiters that join meanwhile come later
+        effects, place = _Effects([], [], []), self._queues.next_place()  # waiters that join from now on come later
         self._serve(unit, mesh, asked.claims, now_ns, effects)
         outcome = self._decide(unit, mesh, asked, now_ns, place, effects)
         if isinstance(outcome, Grant) and not outcome.is_repeat:

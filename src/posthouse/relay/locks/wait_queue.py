@@ -224,7 +224,7 @@ class WaitQueues:
 
     def earlier_waiter(self, mesh: str, claims: Sequence[Asked], before: int) -> Asked | None:
         """Return a claim of a waiter that came before this ticket and that these claims wait behind."""
-        if mesh not in self._names:  # the usual case; a waiter that is added now submits a unit of work of its own
+        if mesh not in self._names:  # the usual case; a waiter that is added now submits its own unit of work
             return None
         with self._gate:
             for queue in self._overlapping(mesh, claims):

@@ -74,7 +74,7 @@ class KeyChanges:
         return await self._changes.make(prepare)
 
     async def replace(self, actor: str, node: str, successor: str) -> RetiredKey:
-        """Give the place of a lost or revoked key to another one; the caller has checked the actor's right."""
+        """Give the place of a lost or revoked key to another key; the caller has checked the actor's right."""
         public_key(node)
         public_key(successor)
 

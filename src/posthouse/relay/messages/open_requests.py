@@ -2,7 +2,7 @@
 
 A request is an ordinary message; this module only finds its answers among committed messages and passes them to the
 waiting caller. Nothing is stored: a caller that lost its connection sends the same request again and gets the answers
-that were stored meanwhile. Answers also go to the queue of the request's sender, like every message.
+that were stored in the meantime. Answers also go to the queue of the request's sender, like every message.
 """
 
 from __future__ import annotations

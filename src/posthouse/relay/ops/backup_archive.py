@@ -45,7 +45,7 @@ def write_archive(copy_store: Callable[[Path], None], key: Path, target: Path) -
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(archive, target)  # unlike a rename, refuses a file that appeared meanwhile
+            os.link(archive, target)  # unlike a rename, refuses a file that has appeared in the meantime
         except FileExistsError as exc:
             raise error("backup_exists", path=str(target)) from exc
     fsync_dir(target.parent)

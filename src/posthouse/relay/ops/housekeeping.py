@@ -1,8 +1,8 @@
 """Housekeeping of a relay's store: sweep expired events, write refusal counts and the high-water mark, prune records.
 
 Sweeping and refusal counts run once a minute. A clock that is ahead would delete events before they expire, so nothing
-is swept within an hour after a start or a step of the clock; readers do not see expired events meanwhile. Pruning runs
-on request, after the archive's digests were compared with those of the store. The digests are computed outside the
+is swept within an hour after a start or a step of the clock; readers do not see expired events in the meantime. Pruning
+runs on request, after the archive's digests were compared with those of the store. The digests are computed outside the
 writer and still hold when the rows are deleted, because records and content without an expiration never change. All
 work runs in small transactions between other batches. If the relay is killed during a pruning, the next one has a
 shorter range to delete.

@@ -232,7 +232,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-_REINDEX = "what is damaged can be rebuilt: stop the relay and run `posthouse relay reindex`"
+_REINDEX = "everything that is damaged can be rebuilt: stop the relay and run `posthouse relay reindex`"
 _SALVAGE = "restore the newest backup that verifies, or save what is readable with `posthouse relay export`"
 
 

@@ -132,7 +132,7 @@ class PinchReaderSession(ReaderSession):
         return ClosingBatch(page.seqs, confirms.through_seq if confirms.size else 0)
 
     def note_closing_batch_read(self, batch: ClosingBatch) -> None:
-        """Close what a tool got while it closed: it has answered the close frame behind it."""
+        """Close the deliveries that a tool got while it closed: it has answered the close frame that followed them."""
         if batch.seqs:
             self._sessions.note_read(self, batch.seqs)
         if batch.confirms_through:

@@ -74,7 +74,7 @@ class Followers:
         self._task = asyncio.create_task(self._watch_absence(), name="followers")
 
     def stop_waiting(self) -> None:
-        """Answer the requests that wait for changes and let no new one wait, because the relay stops."""
+        """Answer the requests that wait for changes and let no new request wait, because the relay stops."""
         self._is_stopping = True
         self._notify()
 

@@ -84,7 +84,7 @@ class Mirroring:
         self._is_stopping = False
 
     def stop_waiting(self) -> None:
-        """Answer the readers that wait and let no new one wait, because the relay stops."""
+        """Answer the readers that wait and let no new reader wait, because the relay stops."""
         self._is_stopping = True
         for waker in self._wakers:
             waker.set()

@@ -128,7 +128,7 @@ class Query:
     from_seq: int | None = None
     limit: int = 500
     is_descending: bool = False
-    #: of the events of a page; a larger event has a page of its own
+    #: of the events of a page; a larger event is alone on its page
     max_bytes: int = QUERY_PAGE_BYTES
 
 

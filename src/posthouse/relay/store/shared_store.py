@@ -177,7 +177,7 @@ class SharedStore(Protocol):
         ...
 
     def begin_term(self, former: int, relay_id: str, boot_id: str, boot_ns: int) -> bool:
-        """Make a relay the leader of the term after `former`; return False if another one was faster. Blocks."""
+        """Make a relay the leader of the term after `former`; return False if another relay was faster. Blocks."""
         ...
 
     def leave(self, relay_id: str) -> None:

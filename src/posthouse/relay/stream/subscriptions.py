@@ -2,8 +2,8 @@
 
 A subscription sends the stored matches, EOSE, then live ones: no gap, no duplicate, ascending commit order. It reads
 pages until one reaches the end of the store, then joins the live index and buffers what is committed, reads one more
-round of pages up to seq S, and sends EOSE with S. If more is committed meanwhile than the buffer holds, it drops the
-buffer and reads on in pages. No read is open while the socket is slow.
+round of pages up to seq S, and sends EOSE with S. If more is committed in the meantime than the buffer holds, it drops
+the buffer and reads on in pages. No read is open while the socket is slow.
 """
 
 from __future__ import annotations

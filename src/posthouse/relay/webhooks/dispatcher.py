@@ -233,7 +233,7 @@ class Dispatcher:
         return lambda node: members[node].name if node in members else None
 
     async def _note(self, row: WebhookRow, item: Item, attempt: Attempt) -> WebhookRow | None:
-        """Write the outcome of an attempt; return the row, None if it was changed meanwhile."""
+        """Write the outcome of an attempt; return the row, None if it was changed in the meantime."""
         now_ns, outcome = self._clock.wall_ns(), attempt.outcome
         if outcome is webhook.Outcome.SENT:
             return await self._change(row, lambda now: _sent(now, item.seq, now_ns))

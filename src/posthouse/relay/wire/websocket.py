@@ -37,7 +37,8 @@ _CHECKS_PER_INTERVAL = 5  # pings, and the end of dead peers, are late by at mos
 class WebSocket(web.WebSocketResponse[Literal[False]]):
     """The library's WebSocket, with a callback for a frame that is too large, before the library closes for it.
 
-    A connection that ends writes the close frame itself, behind what it has buffered: then the library sends none.
+    A connection that ends writes the close frame itself, after everything that it has buffered; then the library
+    sends none.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:

@@ -47,7 +47,7 @@ _encode_limits = msgspec.json.Encoder().encode
 _decode_limits = msgspec.json.Decoder(MeshLimits).decode
 TOKENS_RESERVED = 64  # by one write of the counter, whose page would be one more in the commit of every grant
 _FORGET_EVERY = 64  # grants with a request id: the search for old ones costs as much as the rest of the grant
-_DELETED_AT_ONCE = 128  # more than are added meanwhile, so that a backlog of old rows shrinks
+_DELETED_AT_ONCE = 128  # more than are added between two deletions, so that a backlog of old rows shrinks
 
 
 class MeshTables:
