@@ -95,7 +95,7 @@ class Contestant(ABC):
     """One system of the comparison: a server of its own and a client."""
 
     name: str
-    #: modules of its client that are no part of posthouse's own dependencies
+    #: modules of its client that are not among posthouse's own dependencies
     client_modules: Sequence[str] = ()
     #: programs of its server
     programs: Sequence[str] = ()

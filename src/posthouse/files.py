@@ -27,7 +27,7 @@ OPEN_TO_OTHERS = 0o077
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _UNUSABLE_HINTS = {
     errno.EMFILE: "Let the process open more files: `ulimit -n 1024`. `posthouse doctor` shows the limit.",
-    errno.ENFILE: "The machine has too many open files: end programs, or raise fs.file-max as root.",
+    errno.ENFILE: "The machine has too many open files: close programs, or raise fs.file-max as root.",
     errno.EROFS: "The file system is read-only: give a directory on another one.",
 }
 

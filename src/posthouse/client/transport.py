@@ -189,7 +189,7 @@ def translate_network_errors(origin: str) -> Iterator[None]:
         reason = getattr(failure.certificate_error, "verify_message", None) or str(failure.certificate_error)
         raise error("relay_certificate_refused", relay=origin, reason=reason) from failure
     except aiohttp.ServerFingerprintMismatch as failure:
-        reason = "it has another certificate than the invite or the pins name"
+        reason = "its certificate is not the one that the invite or the pins name"
         raise error("relay_certificate_refused", relay=origin, reason=reason) from failure
     except aiohttp.WSServerHandshakeError as failure:
         raise _refused_upgrade(origin, failure) from failure

@@ -124,13 +124,13 @@ def _sequence(db: apsw.Connection) -> Iterator[str]:
     if (gap := db.execute(SQL.first_gap).get) is not None:
         yield f"journal: there is a gap before seq {gap}"
     if newest != head and rows:
-        yield f"journal: the newest record is {newest}, the head is {head}"
+        yield f"journal: the newest record is {newest}, but the head is {head}"
     if rows != head - pruned_through:
         yield f"journal: {rows} records, but seqs {pruned_through + 1}..{head} should exist"
     if rows and oldest != pruned_through + 1:
-        yield f"journal: the oldest record is {oldest}, the horizon is {pruned_through}"
+        yield f"journal: the oldest record is {oldest}, but the horizon is {pruned_through}"
     if body_bytes != actual_bytes:
-        yield f"journal: counts {body_bytes} bytes of bodies, the rows have {actual_bytes}"
+        yield f"journal: counts {body_bytes} bytes of bodies, but the rows have {actual_bytes}"
 
 
 def _snapshot(db: apsw.Connection) -> Iterator[str]:

@@ -106,7 +106,7 @@ def _is_former(path: Path, target: Path) -> bool:
 def prepare_next(path: str | os.PathLike[str]) -> NodeKey:
     """Return the prepared successor of the key at `path`; the same one until it is promoted."""
     if not Path(path).read_text(encoding="utf-8", errors="replace").lstrip().startswith("{"):
-        reason = "an OpenSSH key is not replaced; `posthouse keys import` makes a key file of it"
+        reason = "an OpenSSH key is not replaced; `posthouse keys import` turns it into a key file"
         raise error("key_malformed", source=os.fspath(path), reason=reason)
     return load_or_create(next_path(path))
 

@@ -61,7 +61,7 @@ def require_schema(session: ServerConnection, url: str, component: Component) ->
     has_versions = session.value("SELECT to_regclass('schema_versions') IS NOT NULL")
     found = (session.value(_VERSION, component.name) if has_versions else None) or 0
     if found != known:
-        reason = f"its schema {component.name} has version {found}, this posthouse reads {known}"
+        reason = f"its schema {component.name} has version {found}, but this posthouse reads {known}"
         hint = "Use the posthouse of the relays that run on it. A relay of this version brings it up to date."
         raise error("store_unusable", path=shown_url(url), reason=reason, hint=hint)
 

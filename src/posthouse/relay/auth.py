@@ -105,7 +105,7 @@ class Challenges:
         return packed, until_ms
 
     async def spend(self, text: str, holder: str) -> None:
-        """Check a challenge and spend it, or raise challenge_invalid, even for a valid one that was spent before."""
+        """Check a challenge and spend it; raise challenge_invalid if it is not valid or was spent before."""
         packed, until_ms = self.check(text, holder)
         if not await self._spent.spend_challenge(packed, self._now_ms(), until_ms):
             raise error("challenge_invalid")

@@ -156,7 +156,7 @@ class FilterIndex(Generic[T]):
     def add(self, filters: Iterable[Filter], target: T) -> None:
         """Add a target with its filters; it must not be indexed yet."""
         if target in self._entries:
-            raise ValueError("the target is indexed already")
+            raise ValueError("the target is already indexed")
         entries = [_Entry(each, target, next(self._numbers)) for each in filters]
         self._entries[target] = entries
         for entry in entries:

@@ -155,7 +155,7 @@ class Live:
                 self._add(reader, group.filters, known[reader.node])
 
     def remove(self, reader: Reader) -> None:
-        """Push nothing more to `reader`; an unknown reader is no error."""
+        """Push nothing more to `reader`; an unknown reader is not an error."""
         group = self._group_of.pop(reader, None)
         if group is None:
             return

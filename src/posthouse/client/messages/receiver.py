@@ -368,7 +368,7 @@ class Receiver:
         """Return the message in an event, or raise an error if it is not one for this mailbox."""
         message = read_message(event) if event.kind == MESSAGE else None
         if message is None or message.mesh != mesh or not self._key.stands_for(message.recipient or self._key.node):
-            raise error("answer_invalid", relay=self.origin, reason=f"{event.id} is no message for this mailbox")
+            raise error("answer_invalid", relay=self.origin, reason=f"{event.id} is not a message for this mailbox")
         return message
 
     def _on_confirmed(self, confirmed: ConfirmedMessages) -> None:
@@ -400,7 +400,7 @@ class Receiver:
             self._refuse(mailbox, None, invalid)
             return
         if not self._key.stands_for(receipt.sender):
-            reason = f"{event.id} is no receipt of messages of this node"
+            reason = f"{event.id} is not a receipt for messages of this node"
             self._refuse(mailbox, None, error("answer_invalid", relay=self.origin, reason=reason))
             return
         listed = {item.id for item in received.items}

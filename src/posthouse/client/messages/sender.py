@@ -260,7 +260,7 @@ class Sender:
         return nullcontext() if self._tracer is None else _traced(self._tracer, name, given)
 
     def event_for(self, request: Request) -> Event:
-        """Return the event of a request: the kept one for a retry; raises idempotency_key_reused for another request."""
+        """Return the event of a request, for a retry the kept one; raise idempotency_key_reused for another request."""
         key = (request.mesh, request.from_agent, request.client_message_id)
         fingerprint = request.fingerprint
         kept = self._kept.pop(key, None)

@@ -142,7 +142,7 @@ class Publisher:
     async def submit(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
         """Send events in one frame, without retries, and return an answer or a refusal for each, in order."""
         if not 1 <= len(events) <= EVENTS_PER_REQUEST:
-            raise error("value_invalid", name="events", reason=f"1 to {EVENTS_PER_REQUEST} travel in one list")
+            raise error("value_invalid", name="events", reason=f"1 to {EVENTS_PER_REQUEST} events fit into one list")
         self._sign()  # what was published before goes first
         flights = [_InFlight(event, Kind.BATCH, self) for event in events]
         try:

@@ -235,7 +235,7 @@ class Subscription:
             return
         if not any(each.matches(sent.event) for each in self._matchers):
             self.fail(
-                error("answer_invalid", relay=self._link.origin, reason=f"event {sent.event.id} was not asked for")
+                error("answer_invalid", relay=self._link.origin, reason=f"event {sent.event.id} was not requested")
             )
         elif self._buffer.has_room:
             cursor = None if sent.seq is None else self._resume_point.advance(sent.seq)

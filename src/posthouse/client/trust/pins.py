@@ -175,13 +175,13 @@ class Pins:
 
 
 def relay_key_changed(origin: str, pinned: str, found: str) -> PosthouseError:
-    """Return the error for a relay with another key than expected."""
+    """Return the error for a relay whose key is not the expected one."""
     hint = f"Ask its administrator; if the change is intended, run `posthouse trust {origin}`."
     return error("relay_key_changed", relay=origin, pinned=pinned, found=found, hint=hint)
 
 
 def member_key_changed(mesh: str, name: str, pinned: str, found: str) -> PosthouseError:
-    """Return the error for a member with another key than expected."""
+    """Return the error for a member whose key is not the expected one."""
     command = f"posthouse trust {name} --mesh {mesh} --node {found}"
     hint = f"Ask {name} over another channel for the new key; if it is this one, run `{command}`."
     return error("member_key_changed", mesh=mesh, name=name, pinned=pinned, found=found, hint=hint)

@@ -283,7 +283,7 @@ def _guard(listener: Callable[[Sequence[T]], None], values: Sequence[T]) -> None
 
 def _mesh_error(mirrored: str, _event: Event, mesh: str) -> PosthouseError | None:
     """Return the refusal of an event outside the mesh that its mirror may write."""
-    return None if mesh == mirrored else error("mirror_refused", reason=f"it is of the mesh {mesh}")
+    return None if mesh == mirrored else error("mirror_refused", reason=f"it belongs to the mesh {mesh}")
 
 
 def _declined(submissions: Sequence[Submission], refusal: PosthouseError) -> list[Answer]:

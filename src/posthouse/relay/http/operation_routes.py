@@ -42,7 +42,7 @@ async def healthz(call: RelayCall) -> HttpResponse:
 
 
 async def readyz(call: RelayCall) -> HttpResponse:
-    """Answer 200 while events are accepted and read; 503 while its disk is full, its store damaged, or it is behind."""
+    """Answer 200 while events are accepted and read; 503 if the disk is full, the store damaged or the relay behind."""
     call.context.engine.require_current()
     state = call.context.engine.state
     if state != "open":

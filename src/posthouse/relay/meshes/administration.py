@@ -329,7 +329,7 @@ async def prepare_pinch(store: RelayStore, relay: str, admins: Iterable[str]) ->
     """Create the mesh of Pinch addresses and add the relay's admins; return all meshes."""
     rows = await store.mesh_rows()
     creators = {row.creator for row in rows.meshes if row.mesh == PINCH_MESH}
-    if any(row.mesh == PINCH_MESH and row.node in creators for row in rows.members):  # the relay itself is no member
+    if any(row.mesh == PINCH_MESH and row.node in creators for row in rows.members):  # the relay itself is not a member
         raise error("pinch_not_ready", mesh=PINCH_MESH)
     return await _prepare_mesh(store, PINCH_MESH, relay, False, tuple(admins))
 

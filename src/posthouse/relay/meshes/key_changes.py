@@ -196,9 +196,9 @@ class KeyChanges:
 
     def _check_unused(self, unit: Unit, successor: str) -> None:
         if successor in self._meshes.retired:
-            raise error("successor_in_use", successor=successor, reason="it was retired itself")
+            raise error("successor_in_use", successor=successor, reason="it was itself retired")
         if self._meshes_of(unit, successor):
-            raise error("successor_in_use", successor=successor, reason="this relay knows it already")
+            raise error("successor_in_use", successor=successor, reason="this relay already knows it")
 
 
 def _store(unit: Unit, row: EventRow) -> list[Committed]:

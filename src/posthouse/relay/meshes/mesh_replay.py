@@ -217,4 +217,4 @@ def check_meshes(db: apsw.Connection) -> Iterator[str]:
 def _differences(journal: MeshFacts, tables: MeshFacts) -> Iterator[str]:
     for key in sorted(journal.keys() | tables.keys()):
         if journal.get(key) != tables.get(key):
-            yield f"meshes: {' '.join(key)} is {tables.get(key)!r}, the journal says {journal.get(key)!r}"
+            yield f"meshes: {' '.join(key)} is {tables.get(key)!r}, but the journal says {journal.get(key)!r}"

@@ -202,7 +202,7 @@ class Messages:
         self._effects.gaps.update(names)
 
     def _find_records(self, messages: Sequence[Addressed]) -> tuple[dict[DedupeKey, KnownMessage], int]:
-        """Return the dedupe records of messages, and when the youngest message without a record was first seen.
+        """Return the dedupe records of messages, and when the youngest message whose record is gone was first seen.
 
         A node without a queue has never sent anything, so it has no records.
         """

@@ -45,7 +45,7 @@ class _Effect(NamedTuple, Generic[T]):
     #: the sender's current key, and its queue id
     sender: str
     sender_id: int
-    #: the confirmed or receipted messages for which the event has an effect
+    #: the messages of that sender for which the event has an effect
     items: list[T]
     ignored: tuple[Ignored, ...]
 

@@ -177,7 +177,7 @@ def check_deliveries(db: apsw.Connection) -> Iterator[str]:
     for (topic,) in db.execute(SQL.wrong_gaps):
         yield f"deliveries: a gap of {topic} has no reader, or ends before it begins"
     for (seq,) in db.execute(SQL.wrong_receipts):
-        yield f"deliveries: a receipt names {seq}, which is no direct message to its reader"
+        yield f"deliveries: a receipt names {seq}, which is not a direct message to its reader"
     for (seq,) in db.execute(SQL.wrong_mentions):
         yield f"messages: a mention names {seq}, which has no record"
 
@@ -201,11 +201,11 @@ def _compare_states(db: apsw.Connection, replay: DeliveryReplay) -> Iterator[str
         if expected is None and seq <= replay.base_seq and state not in OPEN | PARKED:
             continue  # it ended before the snapshot
         if expected != state:
-            yield f"deliveries: {id_} for {node} is {state}, the journal says {expected}"
+            yield f"deliveries: {id_} for {node} is {state}, but the journal says {expected}"
     kept = {id_ for (id_,) in db.execute(SQL.record_ids)}
     for (_mesh, node, id_), expected in unseen.items():
         if id_ in kept:  # otherwise its record expired, and its deliveries were deleted with it
-            yield f"deliveries: {id_} for {node} is missing, the journal says {expected}"
+            yield f"deliveries: {id_} for {node} is missing, but the journal says {expected}"
 
 
 def _compare_mentions(db: apsw.Connection, replay: DeliveryReplay) -> Iterator[str]:

@@ -84,7 +84,7 @@ def check_locks(db: apsw.Connection) -> Iterator[str]:
     expected = {_lock_key(mesh, row): row for mesh, table in replay_store_locks(db).items() for row in table}
     for key in sorted(found.keys() | expected.keys()):
         if found.get(key) != expected.get(key):
-            yield f"locks: {key[1]!r} of the mesh {key[0]} is {found.get(key)}, the journal says {expected.get(key)}"
+            yield f"locks: {key[1]!r} in mesh {key[0]} is {found.get(key)}, but the journal says {expected.get(key)}"
 
 
 def _lock_key(mesh: str, row: LockRow) -> tuple[str, str, str, str]:
@@ -96,7 +96,7 @@ def check_token_counter(db: apsw.Connection) -> Iterator[str]:
     snapshot_seq, state = _last_snapshot(db)
     granted = max(state.get("token_counter", 0), db.execute(LOCKS_SQL.journal_counter, (snapshot_seq,)).get or 0)
     if (counter := last_token(db)) < granted:
-        yield f"locks: the counter of tokens is {counter}, the journal says {granted}"
+        yield f"locks: the counter of tokens is {counter}, but the journal says {granted}"
 
 
 def replay_store_locks(db: apsw.Connection) -> LockTables:
@@ -163,7 +163,7 @@ def check_deleted(db: apsw.Connection) -> Iterator[str]:
     for (seq,) in db.execute(EVENTS_CHECK_SQL.deleted_with_content):
         yield f"deletions: {seq} still has its content, although a deletion names it"
     for (seq,) in db.execute(EVENTS_CHECK_SQL.erased_without_mark):
-        yield f"deletions: the journal says that {seq} is erased, its row does not"
+        yield f"deletions: the journal says that {seq} is erased, but its row does not"
 
 
 def check_usage(db: apsw.Connection) -> Iterator[str]:

@@ -129,7 +129,7 @@ class Follower:
         assert relay is not None  # a token comes after the relay has named itself
         known = read_leader(self._directory)
         if known is not None and known.relay != relay:
-            reason = f"it is of the relay {known.relay}, and {self._client.url.origin} is {relay}"
+            reason = f"it belongs to the relay {known.relay}, but {self._client.url.origin} is {relay}"
             raise error("copy_of_another", path=str(self._directory / COPY_NAME), reason=reason)
         leader = Leader(self._client.url.origin, relay)
         if known != leader:

@@ -109,7 +109,7 @@ def _window(options: dict[str, Any]) -> int:
 def _instance(options: dict[str, Any]) -> str | None:
     instance = options.get("instance")
     if instance is not None and (type(instance) is not str or not 1 <= len(instance) <= _INSTANCE_MAX_CHARS):
-        raise error("frame_malformed", reason=f"instance is a text of 1 to {_INSTANCE_MAX_CHARS} characters, or absent")
+        raise error("frame_malformed", reason=f"instance is text of 1 to {_INSTANCE_MAX_CHARS} characters, or absent")
     return instance
 
 
@@ -157,7 +157,7 @@ def reject_message(connection: Connection, arguments: Sequence[bytes]) -> None:
     if type(message_id) is not str or not is_event_id(message_id):
         raise error("frame_malformed", reason=f"REJECT is {_REJECT_FORM}")
     if type(reason) is not str or not 1 <= len(reason) <= _REASON_MAX_CHARS:
-        raise error("frame_malformed", reason=f"a reason is a text of 1 to {_REASON_MAX_CHARS} characters")
+        raise error("frame_malformed", reason=f"a reason is text of 1 to {_REASON_MAX_CHARS} characters")
     connection.start(_reject(connection, node, message_id, reason))
 
 
@@ -191,7 +191,7 @@ def operate_lock(connection: Connection, arguments: Sequence[bytes]) -> None:
     expect(arguments, "LOCK", '["LOCK", req, op, args]', 3, 3)
     req = _read_text(arguments[0])
     if req is None or not 1 <= len(req) <= REQ_MAX_CHARS:
-        raise error("frame_malformed", reason=f"req of LOCK is a text of 1 to {REQ_MAX_CHARS} characters")
+        raise error("frame_malformed", reason=f"req of LOCK is text of 1 to {REQ_MAX_CHARS} characters")
     try:
         _submit_lock(connection, req, _read_operation(arguments))
     except PosthouseError as refusal:

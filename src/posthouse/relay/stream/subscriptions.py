@@ -349,7 +349,7 @@ def _open_subscription(connection: Connection, sub: str, arguments: Sequence[byt
 def _read_cursor(options: dict[str, Any]) -> str | None:
     cursor = options.get("cursor")
     if cursor is not None and type(cursor) is not str:
-        raise error("frame_malformed", reason="cursor is a text, or absent")
+        raise error("frame_malformed", reason="cursor is text, or absent")
     return cursor
 
 

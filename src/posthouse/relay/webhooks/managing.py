@@ -107,7 +107,7 @@ class Webhooks:
         webhook.validate_webhook_url(new.url, new.preset)
         for each in new.filters or ():
             if filter_from_json(each).mesh not in (None, new.mesh):
-                raise error("value_invalid", name="filters", reason="a filter names another mesh than the webhook")
+                raise error("value_invalid", name="filters", reason="a filter names a mesh other than the webhook's")
         if len(new.filters or ()) > MAX_FILTERS:
             raise error("value_invalid", name="filters", reason=f"there are more than {MAX_FILTERS}")
         for name in new.record_types:

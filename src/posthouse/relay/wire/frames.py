@@ -153,7 +153,7 @@ def read_commands(data: bytes, max_commands: int) -> list[Command]:
         str(data, "utf-8")
         outer = _ARRAY.decode(data)
         if not outer:
-            raise _malformed("an empty array is no command")
+            raise _malformed("an empty array is not a command")
         if bytes(outer[0])[:1] == b"[":
             if len(outer) > max_commands:
                 raise _malformed(f"a list has at most {max_commands} commands")
@@ -169,10 +169,10 @@ def read_commands(data: bytes, max_commands: int) -> list[Command]:
 
 def _command(parts: Sequence[msgspec.Raw]) -> Command:
     if not parts:
-        raise _malformed("an empty array is no command")
+        raise _malformed("an empty array is not a command")
     first = bytes(parts[0])
     if first[0] != _QUOTE:
-        raise _malformed("the first element of a command is its verb, a text")
+        raise _malformed("the first element of a command is its verb, as text")
     return Command(_TEXT_DECODER.decode(first), [bytes(part) for part in parts[1:]])
 
 

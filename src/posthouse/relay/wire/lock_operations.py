@@ -73,7 +73,7 @@ LeaseMs = Annotated[
     ),
 ]
 Mesh = Annotated[str, Meta(description="The mesh of the lock.", pattern="^[A-Za-z0-9_-]{1,64}$")]
-LockCursor = Annotated[str, Meta(description="Where to continue, as a former answer gave it.", max_length=4096)]
+LockCursor = Annotated[str, Meta(description="Where to continue, as an earlier answer gave it.", max_length=4096)]
 
 
 class Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +85,7 @@ class Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_id: Annotated[
         str | None,
         Meta(
-            description="Repeat it unchanged to retry: the grant is answered again, not made twice. Printable.",
+            description="Repeat it unchanged to retry: the relay returns the same grant, not a second one. Printable.",
             extra_json_schema={"minLength": 1, "maxLength": limits.REQUEST_ID_MAX_BYTES},
         ),
     ] = None

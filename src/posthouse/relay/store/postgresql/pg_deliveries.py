@@ -197,7 +197,7 @@ class PgDeliveries(ClosingDeliveries):
 
 
 def _keys(ids: Sequence[str]) -> list[bytes]:
-    """Return message ids as the database keeps them; text that is no id finds nothing."""
+    """Return message ids as the database keeps them; text that is not an id finds nothing."""
     return [bytes.fromhex(id_) for id_ in ids]
 
 

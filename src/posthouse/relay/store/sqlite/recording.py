@@ -237,7 +237,7 @@ def read_changes(db: apsw.Connection, after: StreamPosition, max_bytes: int) -> 
         if len(groups) == 1:
             _check_continues(after, groups[0])
     if not groups:
-        raise error("follow_restart", reason="the copy is ahead of the leader, whose store was put back")
+        raise error("follow_restart", reason="the copy is ahead of the leader, whose store was rolled back")
     return ChangesPage(groups, head, True)
 
 
@@ -248,7 +248,7 @@ def schema_of(db: apsw.Connection) -> str:
 
 def _check_continues(after: StreamPosition, first: ChangeGroup) -> None:
     if first.number != after.number + 1:
-        raise error("follow_restart", reason="the leader does not keep changes of that age")
+        raise error("follow_restart", reason="the leader does not keep changes that old")
     if first.digest != next_digest(after.digest, first.number, first.changeset):
         raise error("follow_restart", reason="the copy and the leader have different histories")
 
