@@ -47,7 +47,7 @@ def test_a_sound_store_has_no_findings(path: Path) -> None:
     ("sql", "finding"),
     [
         ("DELETE FROM journal WHERE seq = 9", "gap before seq 10"),
-        ("DELETE FROM journal WHERE seq = 71", "the newest record is 70, the head is 71"),
+        ("DELETE FROM journal WHERE seq = 71", "the newest record is 70, but the head is 71"),
         ("DELETE FROM journal WHERE seq = 6", "the oldest record is 7"),
         ("UPDATE sqlite_sequence SET seq = 90 WHERE name = 'journal'", "the head is 90"),
         ("UPDATE journal SET at_ns = 1 WHERE seq = 9", "time goes back at seq 9"),
