@@ -61,7 +61,7 @@ class Arrivals:
         self._expected_own: set[str] = set()
         self._newest = ""
         self._is_settling = False
-        #: False until `start` has listed the files: what arrives before is among them
+        #: False until `start` has listed the files: files that arrive before that are in the listing
         self._is_started = False
         self.is_stopped = False
         self._rescan: asyncio.TimerHandle | None = None

@@ -147,7 +147,7 @@ def _delete_endpoint(core: Core, tx: BusTransaction, endpoint: Endpoint) -> None
 
 
 async def remove_mailbox(core: Core, endpoint: Endpoint) -> None:
-    """Remove the mailbox of an endpoint that has no row any more; its mail becomes dead letters of unrouted/."""
+    """Remove the mailbox of an endpoint that no longer has a row; its mail becomes dead letters of unrouted/."""
     mailbox = core.directory.find_mailbox(endpoint.hash)
     if mailbox is None:
         return

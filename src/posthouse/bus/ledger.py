@@ -30,7 +30,7 @@ DEFERRED_MAX_WAIT_S = 0.002  # how long an ended message may wait to share a tra
 DEFERRED_MAX_OPERATIONS = 64
 BATCH_MAX_WAIT_S = 0.002  # the longest a publish waits for handlers that are working through a backlog
 BATCH_MAX_OPERATIONS = 256
-_MAX_ROUNDS = 3  # two halves of a publish, and what a server then finds; more rounds let other callbacks run first
+_MAX_ROUNDS = 3  # a publish's two halves, and what a server then finds; other callbacks run before further rounds
 _MAX_IDLE_ITERATIONS = 3  # a handler that does not wait takes two iterations of the loop
 _RETRY_REFUSED_S = 0.05  # when the store was busy or full
 _RETRY_UNEXPECTED_S = 1.0  # after a defect: often enough to recover, too seldom to flood the log
@@ -51,7 +51,7 @@ class Operation(Protocol):
         """Continue after the commit."""
 
     def on_failed(self, failure: Exception) -> bool:
-        """Handle that nothing was written; return True to be applied again later."""
+        """Handle a failure, after which nothing is written; return True to be applied again later."""
 
 
 class _Work(Generic[R]):

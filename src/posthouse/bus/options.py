@@ -93,7 +93,7 @@ def bus_options(
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
 ) -> BusOptions:
-    """Return the options of a Bus; `arguments` that are None come from environment, file or default.
+    """Return the options of a Bus; `arguments` that are None are taken from environment, file or default.
 
     `arguments` are keyed by setting without its area, such as `max_hops`.
     """

@@ -92,7 +92,7 @@ class AddressBook:
         return {"until": format_utc(found.paused_until * MILLISECOND_NS), "reason": found.pause_reason}
 
     def absence_of(self, to: Recipient) -> str | None:
-        """Return why no agent can answer a request to a recipient now; None if, to this host's knowledge, one may."""
+        """Return why no agent can answer a request to a recipient now; None if one can, as far as this host knows."""
         if to.destination.startswith(TOPIC_MARK):
             return None if self._uplink.is_up else _NO_RELAY
         if to.destination == self._node:
@@ -167,5 +167,5 @@ class AddressBook:
         close = near_misses(text, known) or self._agents_called_like(text)
         hint = f"Did you mean {', '.join(close)}? {unknown.hint}" if close else unknown.hint
         if not self._uplink.is_up:
-            hint += " Without its relay this host does not know the agents of others by name alone: give NAME@HOST."
+            hint += " Without its relay this host cannot find agents of other hosts by name alone: give NAME@HOST."
         return type(unknown)(unknown.spec, unknown.fields, hint)

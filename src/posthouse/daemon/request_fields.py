@@ -54,12 +54,12 @@ PriorityName = Annotated[str, form("How urgent a message is.", enum=[each.value 
 InboxBoundary = Annotated[
     str,
     Meta(
-        description="An inbox id, a message id, a time, or `next` of the page before.",
+        description="An inbox id, a message id, a time, or `next` of the previous page.",
         extra_json_schema={"anyOf": [{"pattern": f"^({_ID}|{_PAGE_END})$"}, {"format": "date-time"}]},
     ),
 ]
-RowBoundary = Annotated[str, form("A row by one of its ids, or `next` of the page before.", _ID, _PAGE_END)]
-NsBoundary = Annotated[str, form("`next` of the page before.", _NS)]
+RowBoundary = Annotated[str, form("A row by one of its ids, or `next` of the previous page.", _ID, _PAGE_END)]
+NsBoundary = Annotated[str, form("`next` of the previous page.", _NS)]
 AbsolutePath = Annotated[str, form("An absolute path.", r"/[^\u0000]*")]
 Resource = Annotated[str, form("What is locked: 1 to 512 bytes.", minLength=1, maxLength=limits.RESOURCE_MAX_BYTES)]
 LockRequestId = Annotated[

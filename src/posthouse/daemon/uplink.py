@@ -367,7 +367,7 @@ class Uplink:
             await asyncio.sleep(_REFRESH_EVERY_S)
 
     async def _refresh_throttled(self, timeout_s: float | None = None) -> None:
-        """Refresh at most once a second: senders that are not members of an open mesh stay unknown every time."""
+        """Refresh at most once a second: in an open mesh, senders that are not members stay unknown."""
         now_ns = self._settings.clock.boot_ns()
         if now_ns - self._refreshed_ns >= _REFRESH_MIN_NS:
             self._refreshed_ns = now_ns
@@ -399,7 +399,7 @@ class Uplink:
     def _check_features(self, features: Mapping[str, Any]) -> None:
         difference_s = None if self._client is None else self._client.clock_difference_s
         if difference_s is not None and abs(difference_s) * SECOND_NS > TOLERANCE_NS:
-            self.clock_watch.refuse(difference_s)  # unless the login that follows succeeds
+            self.clock_watch.refuse(difference_s)  # taken back if the login that follows succeeds
         offer = read_offer(features)
         hours = bounded_max_age_h(offer.retention_days, self._settings.outbox_max_age_h)
         self._roster.set_retention(Retained(offer.retention_days))

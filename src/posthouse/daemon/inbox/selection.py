@@ -83,7 +83,7 @@ def select_rows(db: apsw.Connection, columns: str, wanted: InboxFilter) -> list[
     """Return the rows of a page."""
     where, values = wanted.condition()
     order = "DESC" if wanted.is_newest_first else "ASC"
-    if wanted.is_unread:  # SQLite prefers the primary key, and reads all mail that was read
+    if wanted.is_unread:  # otherwise SQLite takes the primary key and scans all mail that was read
         columns = columns.replace("FROM inbox_agent JOIN", "FROM inbox_agent INDEXED BY inbox_agent_unread JOIN")
     query = f"{columns} WHERE {where} ORDER BY inbox_agent.position {order} LIMIT ?"
     return list(db.execute(query, (*values, wanted.limit)))

@@ -82,7 +82,7 @@ class ItemQuery(msgspec.Struct):
 
 
 class EventsQuery(msgspec.Struct):
-    #: messages of every agent of this host as they come; only the agent's own are repeated after Last-Event-ID
+    #: messages of every agent of this host as they arrive; only the agent's own are repeated after Last-Event-ID
     all_agents: bool = False
 
 
