@@ -29,7 +29,7 @@ Refusals = Literal["raise", "return"]
 def check_refusals(value: Refusals | None) -> None:
     """Raise value_invalid unless the value is one of Refusals, or None."""
     if value is not None and value not in get_args(Refusals):
-        raise error("value_invalid", name="refusals", reason=f"{value!r} is none of {', '.join(get_args(Refusals))}")
+        raise error("value_invalid", name="refusals", reason=f"{value!r} is not one of {', '.join(get_args(Refusals))}")
 
 
 def result_or_raise(draft: Draft, result: PublishResult, refusals: Refusals | None) -> PublishResult:

@@ -1,4 +1,4 @@
-"""Which host and agent a text names: `claude@laptop`, `claude`, a member, a key, or #topic.
+"""Which host and agent a string names: `claude@laptop`, `claude`, a member, a key, or #topic.
 
 A plain name is an agent of this host, else a member, else an agent that exactly one host of the mesh lists; a name
 with several meanings is refused with its candidates, never guessed. A mistyped name is refused with near misses. An
@@ -35,7 +35,7 @@ class AddressBook:
         self._agents = agents
 
     async def resolve(self, to: str) -> Recipient:
-        """Return the node id or #topic that a text names, and the agent there; or raise why it names none."""
+        """Return the node id or #topic that a string names, and the agent there; or raise why it names none."""
         if to.startswith(TOPIC_MARK):
             return Recipient(await self._uplink.resolve(to))
         if "@" in to:

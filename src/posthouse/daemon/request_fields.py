@@ -19,7 +19,7 @@ from posthouse.model.subjects import PATTERN_FORM, TOPIC_FORM
 
 
 def form(description: str, *patterns: str, **schema: Any) -> Meta:
-    """Describe a text that has one of some patterns, or a value with other keywords of JSON Schema."""
+    """Describe a string that has one of some patterns, or a value with other keywords of JSON Schema."""
     if patterns:
         schema["pattern"] = f"^({'|'.join(patterns)})$"
     return Meta(description=description, extra_json_schema=schema)

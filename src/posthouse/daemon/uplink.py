@@ -226,7 +226,7 @@ class Uplink:
         self._roster.set_topics(await client.meshes.topics(self._settings.mesh))
 
     async def resolve(self, to: str) -> str:
-        """Return the node id or #topic that a text names; refresh the roster once if the text is unknown.
+        """Return the node id or #topic that a string names; refresh the roster once if the string is unknown.
 
         Only the relay knows that a topic does not exist. While it is unreachable, the topic is assumed to exist: the
         post waits in the outbox, and the relay may refuse it later.

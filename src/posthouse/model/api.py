@@ -211,7 +211,7 @@ class Requeued(msgspec.Struct, frozen=True):
 
 
 class LockGrant(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A grant. `expires_at_ns` is for people; what counts is the lease, from before it was asked for."""
+    """A grant. `expires_at_ns` is for people; a client counts `lease_ms` from before it sent the request."""
 
     resource: str
     owner: str

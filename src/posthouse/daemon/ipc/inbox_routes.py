@@ -238,7 +238,7 @@ async def show_thread(call: LocalCall) -> HttpResponse:
 
 
 async def _boundary(call: LocalCall, text: str | None) -> merged.Boundary | None:
-    """Return the message, the time, or the end of a page, that a text names."""
+    """Return the message, the time, or the end of a page, that a string names."""
     if text is None:
         return None
     if _TIME.match(text):

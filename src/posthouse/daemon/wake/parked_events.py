@@ -31,7 +31,7 @@ class ParkedEvent(NamedTuple):
     event_id: str
     mesh: str | None
     ref: str | None
-    #: JSON object of texts
+    #: JSON object of strings
     environment: str
     attempts: int
     last_exit: int
