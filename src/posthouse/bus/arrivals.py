@@ -98,7 +98,7 @@ class Arrivals:
         self.refill()
 
     def rescan_later(self) -> None:
-        """Rescan after a short delay, once for all files that failed meanwhile."""
+        """Rescan after a short delay, once for all files that fail until then."""
         if self._rescan is None and not self.is_stopped:
             self._rescan = self._core.loop.call_later(RETRY_S, self._rescan_now, context=self._core.context)
 

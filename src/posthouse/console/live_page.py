@@ -23,7 +23,7 @@ from posthouse.journal.cursor import Cursor, parse_cursor
 from posthouse.model.errors import PosthouseError, error
 
 SHOWN_ROWS = 200
-_ALIVE_S = 10.0  # between lines of a stream without news
+_ALIVE_S = 10.0  # between lines of a stream while nothing changes
 _SETTLE_S = 0.25  # changes within this time are reported as one
 _WRITE_S = 30.0
 _PAGE = 500

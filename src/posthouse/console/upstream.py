@@ -1,4 +1,4 @@
-"""The console's side towards daemon and relay: one client each, one stream each, whatever the number of open pages.
+"""The console's connections to daemon and relay: one client and one stream each, however many pages are open.
 
 Daemon and relay may be unreachable at any time: pages show what is available with the reason why the rest is missing,
 and the streams resume by themselves. Everything happens with the rights of the user's key.

@@ -30,7 +30,7 @@ from posthouse.model.rotation import KeyChange
 from posthouse.tracing import Tracer
 
 log = structlog.get_logger(__name__)
-#: another process has the files: no mesh may be served beside it
+#: another process has the files: then this one must not serve any mesh
 _BLOCKING = frozenset({"daemon_running"})
 
 

@@ -145,7 +145,7 @@ class Roster:
         self._change(login=_KeptLogin(boot_id, *login))
 
     def note_rotated(self, node: str, before: str) -> None:
-        """Store that a member has a new key, which the one before signed."""
+        """Store that a member has a new key, which its previous key signed."""
         self._change(rotated=self._content.rotated | {before: node})
 
     def is_replaced(self, node: str) -> bool:

@@ -97,7 +97,7 @@ class Uplink:
         #: number of connections so far
         self.connections = 0
         self.clock_watch = clock_watch
-        #: callback(task) when a task beside `run` ends
+        #: callback(task) when a task other than `run` ends
         self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
         #: callback(confirmations of own messages)
         self.on_confirmed: Callable[[Sequence[Confirmed]], None] = lambda _items: None

@@ -51,7 +51,7 @@ class MessageStates(msgspec.Struct, frozen=True):
     sender: str
     client_message_id: str
     destination_kind: str
-    #: the topic, or the recipient's key in hex and, behind a slash, its agent
+    #: the topic, or the recipient's key in hex and, after a slash, its agent
     destination_ref: str
     first_seen_at_ns: int
     history_available: bool

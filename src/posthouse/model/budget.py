@@ -265,7 +265,7 @@ def first_mesh_budget(now_ms: int) -> MeshBudget:
 
 
 def check_mesh_budget(budget: MeshBudget, now_ms: int) -> str | None:
-    """Return why the message may not travel on, or None; same order and texts as on the bus, without cycles."""
+    """Return why the message must not travel on, or None; same order and texts as on the bus, without cycles."""
     return None if budget.is_return else _exhausted(budget, now_ms, None)
 
 

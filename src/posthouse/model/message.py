@@ -84,7 +84,7 @@ def fingerprint(
 
 
 def direct_ref(recipient: str, to_agent: str = "") -> str:
-    """Return the destination of a direct message: the recipient's key in hex, and behind a slash its agent."""
+    """Return the destination of a direct message: the recipient's key in hex and, after a slash, its agent."""
     key = recipient[_KEY_AT:]
     return f"{key}/{to_agent}" if to_agent else key
 

@@ -107,7 +107,7 @@ def _malformed(reason: str) -> PosthouseError:
 
 
 class KeyEnd(enum.StrEnum):
-    """Why a key may not be used any more."""
+    """Why a key must no longer be used."""
 
     #: its owner rotated it
     ROTATED = "rotated"

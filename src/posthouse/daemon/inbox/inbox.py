@@ -238,7 +238,7 @@ def _put(tx: JournalTransaction, items: Sequence[NewItem], *, is_bridged: bool) 
 
 
 class _Known(NamedTuple):
-    """What identifies a stored message beside its sender, the sender's agent and its client_message_id."""
+    """What identifies a stored message besides its sender, the sender's agent and its client_message_id."""
 
     id: str
     message_id: str
