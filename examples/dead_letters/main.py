@@ -14,7 +14,7 @@ from posthouse import Bus, Envelope
 
 
 class Printer:
-    """A handler that fails as long as it has no paper."""
+    """A handler that fails while it has no paper."""
 
     def __init__(self) -> None:
         self.has_paper = False

@@ -14,7 +14,7 @@ def main(report: Path) -> None:
     token = int(os.environ["POSTHOUSE_FENCING_TOKEN"])
     fence = Fence(report.with_name("reports.fence"))
     try:
-        fence.admit(token)  # before the look: from here on no former holder can write
+        fence.admit(token)  # before the check: from here on no former holder can write
         if report.exists():
             sys.stdout.write(f"{report.stem}: done already\n")
             return

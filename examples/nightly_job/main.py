@@ -1,7 +1,7 @@
 """A nightly job that two hosts start at the same time and that runs once: a lock keeps the second one out.
 
 Run it with `python examples/nightly_job/main.py`. The lock alone is not enough: a host may hang after it got the lock
-and wake up when the lock is another's. So the job writes through a fence, which refuses the token of a former holder.
+and wake up when another host has it. So the job writes through a fence, which refuses the token of a former holder.
 """
 
 from __future__ import annotations

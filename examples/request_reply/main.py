@@ -1,6 +1,6 @@
 """Request and reply: a handler replies to `reply_to`, and the requester waits for the reply.
 
-Run it with `python examples/request_reply/main.py`. The second request goes to an endpoint that nobody serves and
+Run it with `python examples/request_reply/main.py`. The second request goes to an endpoint that no process serves, and
 times out.
 """
 

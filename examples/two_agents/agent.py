@@ -17,7 +17,7 @@ DRAFTS = ("The horse arrives at dawn, tired.", "The horse arrives at dawn.", "Da
 
 
 async def write(bus: Bus) -> None:
-    """Propose one draft after the other until the editor accepts."""
+    """Propose one draft after another until the editor accepts."""
     accepted = asyncio.Event()
     drafts = iter(DRAFTS)
 

@@ -48,7 +48,7 @@ export class Client {
     this.#stream = new Stream(url, key, relay);
   }
 
-  /** Connect to a relay at http://HOST:PORT or https://HOST:PORT and log in; later breaks are mended by itself. */
+  /** Connect to a relay at http://HOST:PORT or https://HOST:PORT and log in; after later breaks it reconnects. */
   static async connect(url: string, key: Key, options: ClientOptions = {}): Promise<Client> {
     const client = new Client(url, key, options);
     await client.#stream.open();
@@ -86,7 +86,7 @@ export class Client {
     return this.#mailbox.messages;
   }
 
-  /** Confirm messages: their senders learn of it, and the relay delivers them no more. */
+  /** Confirm messages: their senders learn of it, and the relay no longer delivers them. */
   async confirm(...messages: Message[]): Promise<Confirmed> {
     const result: Confirmed = { confirmed: [], ignored: [] };
     for (const [sender, ids] of bySender(messages)) {

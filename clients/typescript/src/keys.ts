@@ -45,7 +45,7 @@ export class Key {
   }
 }
 
-/** Return the 32 bytes of a node id, or throw if it is not a sound one. */
+/** Return the 32 bytes of a node id, or throw if it is not a valid one. */
 export function publicKeyOf(node: string): Uint8Array {
   const bytes = hexToBytes(NODE_ID.exec(node)?.[1] ?? refuse(node, "it is not ed25519: and 64 lower-case digits"));
   const point = decodePoint(bytes) ?? refuse(node, "its bytes are not the canonical encoding of a point");
@@ -84,5 +84,5 @@ function littleEndian(bytes: Uint8Array): bigint {
 }
 
 function refuse(node: string, reason: string): never {
-  throw new TypeError(`${JSON.stringify(node)} is no node id: ${reason}`);
+  throw new TypeError(`${JSON.stringify(node)} is not a node id: ${reason}`);
 }

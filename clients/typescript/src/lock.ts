@@ -1,8 +1,8 @@
 /**
  * Locks: leases with a fencing token, which the relay grants to one holder at a time.
  *
- * A lease is counted from before it was asked for, on a clock that does not step, so the program never believes in a
- * lease that is over at the relay. It is not renewed by itself.
+ * A lease is counted from before it was requested, on a clock that does not step, so the program never relies on a
+ * lease that has ended at the relay. It is not renewed by itself.
  */
 
 import { uptime } from "node:os";
@@ -59,7 +59,7 @@ export class Lock {
     return ["fence", this.resource, String(this.token)];
   }
 
-  /** What is left of the lease; 0 when it is over. */
+  /** What is left of the lease; 0 when it has ended. */
   get remainingMs(): number {
     return Math.max(0, this.#endsAtMs - uptime() * 1000);
   }

@@ -58,9 +58,9 @@ export interface ReceiveOptions {
   window?: number;
   /** Agents of this node that are online. */
   agents?: string[];
-  /** Told when a reader has confirmed messages of this node, with the reader's signed confirmation. */
+  /** Called when a reader has confirmed messages of this node, with the reader's signed confirmation. */
   onConfirmed?: (confirmation: Event) => void;
-  /** Told of messages of topics that the full queue had no room for; read them with `query`, then call `filled`. */
+  /** Called for messages of topics that the full queue had no room for; read them with `query`, then call `filled`. */
   onGap?: (gap: Gap) => void;
 }
 
@@ -109,7 +109,7 @@ export class Mailbox implements Reader {
   readonly #unconfirmed = new Set<string>();
   #isOpening = false;
 
-  /** `onLate` gets requests whose deadline has passed: their senders no longer wait for answers, so they are no work. */
+  /** `onLate` gets requests whose deadline has passed: their senders no longer wait, so they are not work. */
   constructor(
     stream: Stream, key: Key, mesh: string, options: ReceiveOptions, readonly onLate: (message: Message) => void,
   ) {

@@ -16,7 +16,7 @@ const NONCE_BYTES = 24;
 const NONCE_CONTEXT = utf8ToBytes("posthouse 2026-11-15 nonce of a box that is made repeatably");
 const SIGMA = words(utf8ToBytes("expand 32-byte k"));
 
-/** What makes a sealed message the same message; an absent agent is the empty text. */
+/** What makes a sealed message the same message; an absent agent is the empty string. */
 export interface Occasion {
   mesh: string;
   from: string;
@@ -24,7 +24,7 @@ export interface Occasion {
   clientMessageId: string;
 }
 
-/** Seal a text from a key's owner to a reader. */
+/** Seal text from a key's owner to a reader. */
 export function sealBox(key: Key, reader: string, text: string, occasion: Occasion): string {
   const plaintext = utf8ToBytes(text);
   const { mesh, from, to, clientMessageId } = occasion;

@@ -35,7 +35,7 @@ const SILENCE_MS = 60_000;
 const RETRY_MIN_MS = 200;
 const RETRY_MAX_MS = 10_000;
 const POLICY_VIOLATION = 1008;
-/** Close codes after which the next connection would end the same way: a larger frame, a newer reader. */
+/** Close codes after which the next connection would end the same way: a frame that is too large, a newer reader. */
 const FINAL_CODES = new Map([[1009, "frame_too_large"], [4003, "replaced_by_newer_connection"]]);
 
 export class Stream {

@@ -24,7 +24,7 @@ export interface Filter {
 export type StoredEvent = Event & { seq: number | null };
 
 export interface SubscribeOptions {
-  /** Start behind this cursor of an earlier subscription. */
+  /** Start after this cursor of an earlier subscription. */
   cursor?: string;
   /** Start with the newest stored events, at most this many. */
   limit?: number;
@@ -51,7 +51,7 @@ export class Subscription implements Reader {
     stream.addReader(this.#name, this);
   }
 
-  /** The position behind everything up to the last end of stored events, for a later subscription. */
+  /** The position after everything up to the last end of stored events, for a later subscription. */
   get cursor(): string | undefined {
     return this.#cursor ?? this.#options.cursor;
   }

@@ -1,7 +1,7 @@
-"""What operators ask of an open bus: access rules, dead letters, breakers, counts, the index and the journal.
+"""The methods of an open bus for operators: access rules, dead letters, breakers, counts, the index and the journal.
 
-It is the base class of Bus, whose property `_open` refuses a closed bus and callers on another event loop or thread
-before anything happens.
+Administration is the base class of Bus. Before a method does anything, the property `_open` refuses a closed bus and
+callers on another event loop or thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Admission: decide inside one transaction which mailboxes get a published message, exactly, across processes.
+"""Admission: decide which mailboxes get a published message, inside one transaction and so exactly, across processes.
 
 The rate limit applies once per publish; then, for each endpoint that the subject resolves to: access, back-pressure,
 breaker and budget, in this order. An admitted message counts in the mailbox's depth from then on; a message that
@@ -26,7 +26,7 @@ from posthouse.model.reliability import Pressure, PressureState, Reliability, ch
 from posthouse.model.subjects import is_pattern
 
 NO_ENDPOINT = "no endpoint matches the subject"
-#: reasons of refusals that end by themselves; the others leave a dead letter
+#: reasons of refusals that pass with time; the others leave a dead letter
 TEMPORARY = frozenset({Reason.RATE_LIMITED, Reason.BACKPRESSURE, Reason.CIRCUIT_OPEN})
 _encode = msgspec.json.Encoder().encode
 
@@ -159,7 +159,7 @@ class Draft:
         #: the message that this one answers as a return
         self.in_reply_to = in_reply_to
         self.given = given
-        #: counts from the decision: clocks of processes may differ, so the publisher's own does not matter
+        #: counted from the decision: clocks of processes may differ, so the publisher's own does not matter
         self.ttl_ms = ttl_ms
         #: id of the dead letter that is published again: no second dead letter is written and no rate is charged
         self.requeued_from = requeued_from
@@ -191,12 +191,12 @@ class Draft:
         self.retry_at_ns: int | None = None
 
     def drop_copies(self) -> None:
-        """Forget the copies, which refer to this draft: without the cycle it needs no garbage collector."""
+        """Forget the copies, which refer back to this draft: without the cycle no garbage collector has to free it."""
         self.copies, self.dead_letters = [], []
 
     @property
     def is_refused_for_now(self) -> bool:
-        """True if rate, room or breaker refused it, which waiting can change."""
+        """True if rate, room or breaker refused it, so that a later attempt may succeed."""
         return bool(self.rejected) and all(rejection.reason in TEMPORARY for rejection in self.rejected)
 
     def reject(self, endpoint_hash: str, subject: str, reason: Reason, text: str) -> None:
@@ -316,7 +316,7 @@ def _admit_by_pressure_and_breaker(
         draft.full_of_letters.add(endpoint.hash)
         draft.reject(endpoint.hash, subject, Reason.BACKPRESSURE, full)
         return False
-    if counters.breaker.circuit is breaker.Circuit.CLOSED:  # of this boot or another
+    if counters.breaker.circuit is breaker.Circuit.CLOSED:  # whether stored in this boot or another
         return True
     state, is_admitted = breaker.admit(counters.breaker, config.circuit_breaker, tx.boot_ns, tx.boot_id)
     counters.set_breaker(state)

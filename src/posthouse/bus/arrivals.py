@@ -61,7 +61,7 @@ class Arrivals:
         self._expected_own: set[str] = set()
         self._newest = ""
         self._is_settling = False
-        #: False until `start` has listed the files: what arrives before is among them
+        #: False until `start` has listed the files: files that arrive before that are in the listing
         self._is_started = False
         self.is_stopped = False
         self._rescan: asyncio.TimerHandle | None = None
@@ -98,7 +98,7 @@ class Arrivals:
         self.refill()
 
     def rescan_later(self) -> None:
-        """Rescan after a short delay, once for all files that failed meanwhile."""
+        """Rescan after a short delay, once for all files that fail until then."""
         if self._rescan is None and not self.is_stopped:
             self._rescan = self._core.loop.call_later(RETRY_S, self._rescan_now, context=self._core.context)
 

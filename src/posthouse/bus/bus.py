@@ -178,12 +178,12 @@ class Bus(Administration):
         return await self._open.core.ledger.run(lambda tx: tx.registry.by_subject.get(subject))
 
     async def depths(self) -> dict[str, int]:
-        """Return how many messages wait or are being handled, by endpoint, without those that only carry replies."""
+        """Return how many messages wait or are being handled, by endpoint; endpoints for replies are left out."""
         depths = await (await self._flushed()).core.ledger.run(lambda tx: read_depths(tx.db))
         return {subject: depth for subject, depth in depths.items() if not subject.startswith(REPLIES)}
 
     async def list_endpoints(self) -> list[Endpoint]:
-        """Return the endpoints of all processes, sorted by subject, without those that only carry replies."""
+        """Return the endpoints of all processes, sorted by subject; those that only carry replies are left out."""
         registry = await self._open.core.ledger.run(lambda tx: tx.registry)
         found = [endpoint for number, endpoint in registry.by_number.items() if number not in registry.private]
         return sorted(found, key=lambda endpoint: endpoint.subject)
@@ -200,9 +200,10 @@ class Bus(Administration):
         """Pass the messages of matching endpoints that this process registered to `handler`.
 
         One message at a time, in order, and one process serves an endpoint. `concurrency` lets this process handle
-        several messages of an endpoint at once; processes that give the same `group` share the endpoint. Messages
-        then start in order and end in any order. A message whose handler takes longer than `handler_timeout_s` is a
-        dead letter; without it the limit is that of the Bus. Await a call of the returned function to unsubscribe.
+        several messages of an endpoint at once; processes that give the same `group` share the endpoint. Messages then
+        start in order and end in any order. A message whose handler takes longer than `handler_timeout_s` becomes a
+        dead letter; without it, the limit of the Bus applies. To unsubscribe, call the returned function and await the
+        result.
         """
         session = self._open
         ticket = session.subscriptions.add(Subscription(pattern, handler, handler_timeout_s, concurrency, group))
@@ -251,10 +252,9 @@ class Bus(Administration):
         """Store a message in every mailbox that the subject reaches; never waits for handlers.
 
         The message expires after `ttl_s`, or earlier if the bus or its cause allows less. Inside a handler, a publish
-        that reaches no mailbox and leaves no dead letter raises PublishRefused; in plain
-        code the result reports it. `refusals`, "raise" or "return", overrides that, here or for the whole Bus.
-        With `wait_s` a publish to a subject waits that long for rate, room and breaker, and at most as long as the
-        handler may still run.
+        that reaches no mailbox and leaves no dead letter raises PublishRefused; in plain code the result reports it.
+        `refusals`, "raise" or "return", overrides that, here or for the whole Bus. With `wait_s` a publish to a subject
+        waits up to that long for rate, room and breaker, but no longer than the handler may still run.
         """
         session = self._open
         validate_subject(subject, allow_wildcards=True)

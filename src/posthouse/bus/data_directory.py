@@ -158,8 +158,8 @@ os.register_at_fork(after_in_child=_forget_in_child)
 def is_alive(procs: Path, name: str) -> bool:
     """Return True if a process has the Bus of that name open.
 
-    Without an answer (no descriptor is left, the file belongs to another user) the process counts as alive: its
-    messages would be delivered twice otherwise.
+    If that cannot be determined (no descriptor is left, the file belongs to another user), the process counts as alive:
+    otherwise its messages would be delivered twice.
     """
     try:
         fd = os.open(procs / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

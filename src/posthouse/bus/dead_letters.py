@@ -1,9 +1,9 @@
 """Dead letters: list, observe, requeue and purge them.
 
-The files in failed/ are the truth. A requeued dead letter is published with a fresh budget (access, back-pressure and
-breaker still apply) and its file is removed only when the message was stored. Observers see the dead letters of all
-processes, in the order of the journal; one that was requeued before it could be read is shown from its record,
-without an envelope. After an endpoint is registered, the log reports how many unrouted dead letters match it.
+The files in failed/ are the source of truth. A requeued dead letter is published with a fresh budget (access,
+back-pressure and breaker still apply) and its file is removed only when the message was stored. Observers see the dead
+letters of all processes, in the order of the journal; one that was requeued before it could be read is shown from its
+record, without an envelope. After an endpoint is registered, the log reports how many unrouted dead letters match it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ async def _remove_requeued(core: Core, letter: Letter, message_id: str) -> None:
 
 
 async def purge(core: Core, older_than: timedelta) -> int:
-    """Remove dead letters older than that; return how many."""
+    """Remove dead letters older than the given age; return how many."""
     check_type("older_than", older_than, timedelta, required=True)
     if older_than < timedelta(0):
         raise error("value_invalid", name="older_than", reason=f"{older_than} is negative")
@@ -198,7 +198,7 @@ async def observe_dead_letters(followers: Followers, observer: DeadLetterObserve
 class UnroutedLetters:
     """Logs how many dead letters of unrouted/ were meant for an endpoint, after it was registered.
 
-    Endpoints that are registered meanwhile share the next query, so that registering many stays fast.
+    Endpoints that are registered while a query runs share the next one, so that registering many stays fast.
     """
 
     def __init__(self, core: Core, index: IndexUpdater) -> None:

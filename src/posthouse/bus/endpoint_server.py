@@ -1,9 +1,9 @@
 """Serve one endpoint: start its messages in order, from new/ through cur/ to their end.
 
-Runs only while this process has its row in `servers`. Without a group it is the only one: the whole mailbox is its
-own, and with a concurrency of 1 a message starts when the one before has ended. The processes of a group share the
-mailbox: each claims a message in bus.db before it starts it, so that no two start the same one. A message that
-cannot be started is logged and tried again; it never keeps the other messages waiting.
+Runs only while this process has its row in `servers`. Without a group it is the only server of the endpoint and owns
+the whole mailbox; with a concurrency of 1, each message starts when the previous one has ended. The processes of a
+group share the mailbox: each claims a message in bus.db before it starts it, so that no two start the same one. A
+message that cannot be started is logged and tried again; it never keeps the other messages waiting.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ class EndpointServer:
         for id_ in self._runs:
             try:
                 mailbox.move(f"cur/{id_}", f"new/{id_}")
-            except OSError:  # it has ended, or it is delivered again as that of a dead process
+            except OSError:  # it has ended; if not, it is delivered again like a message of a dead process
                 continue
         self._given_back += [*self._runs, *(message.id for message in self._claimed)]
         self._runs.clear()
@@ -322,7 +322,7 @@ class EndpointServer:
 
 
 def _letter_id(core: Core) -> str:
-    """Return an id for the dead letter of a file that has none; it is no message, so it needs no order."""
+    """Return an id for the dead letter of a file that has none; it is not a message, so its id need not be in order."""
     return next_ulid(None, core.clock.wall_ns() // MILLISECOND_NS, os.urandom(RANDOM_BYTES))
 
 

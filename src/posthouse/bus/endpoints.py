@@ -54,7 +54,7 @@ async def register(
     """Register an endpoint, or join it as its owner; `private_to` is the instance whose replies it carries."""
     _validate_endpoint_subject(subject)
     if owner is not None and (type(owner) is not str or not owner):
-        raise error("value_invalid", name="owner", reason="it is not a text, or empty")
+        raise error("value_invalid", name="owner", reason="it is not a string, or empty")
     hash_ = endpoint_hash(subject)
     registered_at = format_utc(core.clock.wall_ns())
     _refuse_collision(core, subject, hash_)
@@ -147,7 +147,7 @@ def _delete_endpoint(core: Core, tx: BusTransaction, endpoint: Endpoint) -> None
 
 
 async def remove_mailbox(core: Core, endpoint: Endpoint) -> None:
-    """Remove the mailbox of an endpoint that has no row any more; its mail becomes dead letters of unrouted/."""
+    """Remove the mailbox of an endpoint that no longer has a row; its mail becomes dead letters of unrouted/."""
     mailbox = core.directory.find_mailbox(endpoint.hash)
     if mailbox is None:
         return

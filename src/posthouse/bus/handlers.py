@@ -1,11 +1,11 @@
 """Subscriptions of this process, and running the handlers of one message concurrently, each within its time limit.
 
-Async handlers are tasks on the loop; sync handlers run in daemon threads (one per blocked handler, reused when idle,
-so that hanging handlers cannot starve other endpoints). Both see the message's budget and their own deadline in their
-context. The outcome is known when each handler has returned or has used up its time. After a time-out the run
-still reports when the last handler has returned: until then the endpoint starts no other message. The exception of a
-handler is logged with its traceback; the refusal of what it publishes says nothing about the endpoint, so the breaker
-does not count it.
+Async handlers are tasks on the loop; sync handlers run in daemon threads (one per blocked handler, reused when idle, so
+that hanging handlers cannot starve other endpoints). Both see the message's budget and their own deadline in their
+context. The outcome is known when each handler has returned or has run out of time. After a timeout the run still
+reports when the last handler returns: until then the endpoint starts no other message. The exception of a handler is
+logged with its traceback; the refusal of what it publishes says nothing about the endpoint, so the breaker does not
+count it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Subscription:
             reason = f"{concurrency!r} is not a number from 1 to {MAX_CONCURRENCY}"
             raise error("value_invalid", name="concurrency", reason=reason)
         if group is not None and (type(group) is not str or not group):
-            raise error("value_invalid", name="group", reason="it is not a text, or empty")
+            raise error("value_invalid", name="group", reason="it is not a string, or empty")
         self.mode = ServeMode(group or "", concurrency)
 
 
@@ -207,12 +207,12 @@ class _Call:
     def __init__(self, run: HandlerRun, timeout_s: float, now_s: float) -> None:
         self.run = run
         self.timeout_s = timeout_s
-        #: loop time at which its time ends
+        #: loop time of its deadline
         self.deadline_s = now_s + timeout_s
         #: loop time of its warning, then of its deadline
         self.due_s = self.deadline_s if timeout_s <= SLOW_AFTER_S else now_s + SLOW_AFTER_S
         self.task: asyncio.Task[Any] | None = None
-        #: True: its time has ended, but it has not returned
+        #: True: it has passed its deadline and has not returned
         self.is_late = False
 
     def on_due(self) -> None:
@@ -266,7 +266,7 @@ class HandlerRun:
         self._on_ended: Callable[[], None] | None = on_ended
         #: handlers that have not returned
         self._calls: set[_Call] = set()
-        #: how many of them still have time
+        #: how many of them have not passed their deadline
         self._undecided = 0
         self._is_slow = False
         self._failure: MessageFailure | None = None
@@ -374,7 +374,7 @@ class HandlerRun:
         self._decide()
 
     def _decide(self) -> None:
-        """Report the outcome once every handler has returned or has used up its time."""
+        """Report the outcome once every handler has returned or has run out of time."""
         self._undecided -= 1
         if not self._undecided and self._on_outcome is not None:
             report, self._on_outcome = self._on_outcome, None
@@ -382,11 +382,11 @@ class HandlerRun:
 
 
 class UnwantedMessage(Exception):
-    """Raised by handlers of the bus itself: the message becomes a dead letter, and no endpoint has failed."""
+    """Raised by handlers of the bus itself: the message becomes a dead letter, but its endpoint has not failed."""
 
 
 _MAX_FRAMES = 8
-_MAX_ERROR_CHARS = 4_096  # of one text: a dead letter stays readable, whatever an exception carries
+_MAX_ERROR_CHARS = 4_096  # per text, so that a dead letter stays readable whatever an exception carries
 _REFUSED_CODES = {"publish_refused", "request_undelivered"}
 
 

@@ -140,7 +140,7 @@ class Housekeeping:
             removed = await self._prune_batch()
 
     async def _prune_batch(self) -> int:
-        """Prune a few records; unreadable settings, or a store that refuses, keep everything."""
+        """Prune a few records; none while the settings cannot be read or the store cannot be written."""
         try:
             retention = self._retention or journal_retention()
             return await self._core.ledger.run(lambda tx: prune_journal(tx, retention))
@@ -189,7 +189,7 @@ def _prune_by_size(tx: BusTransaction, pruned_through: int, last: int, excess: i
 
 
 def _prune_prefix(tx: BusTransaction, through: int, state: dict[str, Any]) -> int:
-    tx.keep_last_id()  # the record that shows it may be among those that go
+    tx.keep_last_id()  # the record that shows the newest id may be among the pruned ones
     return prune_prefix(tx.journal, through, state)
 
 

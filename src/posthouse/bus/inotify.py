@@ -22,7 +22,7 @@ _HEADER = struct.Struct("iIII")
 _OVERFLOW = int(Mask.Q_OVERFLOW)
 _IGNORED = int(Mask.IGNORED)
 _READ_BYTES = 64 * 1024
-_COALESCE_S = 0.004  # the longest that a message of another process waits while only own messages arrive
+_COALESCE_S = 0.004  # how long the event of another process's message may wait while only own messages arrive
 
 
 class InotifyWatcher:

@@ -1,10 +1,10 @@
 """Group commit: all operations of this process on bus.db, in one short transaction per event-loop iteration.
 
-Operations run in the order they were submitted; those that wait when the loop comes round share a transaction.
-Deferred operations (the ends of messages, on which no caller waits) join the next transaction of others, or start one
-after two milliseconds. Each operation is applied inside the transaction and notified after the commit, in the same
-order; only then may it answer a caller. Runs on the event loop's thread only, and that thread never waits for another
-process: while a foreign transaction holds the write lock, the operations stay queued and the ledger tries again on a
+Operations run in the order they were submitted; those that wait when the loop comes round share a transaction. Deferred
+operations (the ends of messages, on which no caller waits) join the next transaction of others, or start one after two
+milliseconds. Each operation is applied inside the transaction and notified after the commit, in the same order; only
+then may it answer a caller. Runs on the event loop's thread only, and that thread never waits for another process:
+while a transaction of another process holds the write lock, the operations stay queued and the ledger tries again on a
 timer. When the store refuses (disk full, locked for too long), operations that must not be lost are retried and the
 others fail.
 """
@@ -30,7 +30,7 @@ DEFERRED_MAX_WAIT_S = 0.002  # how long an ended message may wait to share a tra
 DEFERRED_MAX_OPERATIONS = 64
 BATCH_MAX_WAIT_S = 0.002  # the longest a publish waits for handlers that are working through a backlog
 BATCH_MAX_OPERATIONS = 256
-_MAX_ROUNDS = 3  # two halves of a publish, and what a server then finds; more rounds let other callbacks run first
+_MAX_ROUNDS = 3  # a publish's two halves, and what a server then finds; other callbacks run before further rounds
 _MAX_IDLE_ITERATIONS = 3  # a handler that does not wait takes two iterations of the loop
 _RETRY_REFUSED_S = 0.05  # when the store was busy or full
 _RETRY_UNEXPECTED_S = 1.0  # after a defect: often enough to recover, too seldom to flood the log
@@ -38,7 +38,7 @@ _FLUSH_MAX_ROUNDS = 8  # an operation leads to one or two more; if the store ref
 LOCK_PATIENCE_MS = 10  # how long the loop may block on the commit of another process, which takes far less
 _RETRY_LOCKED_S = 0.005
 _FILES_CHECK_S = 0.05  # operations that admit nothing see a change of the operator's files within this time
-_LOCKED_MAX_S = 5.0  # how long an operation waits for a foreign write lock before it fails
+_LOCKED_MAX_S = 5.0  # how long an operation waits for another process's write lock before it fails
 
 
 class Operation(Protocol):
@@ -51,7 +51,7 @@ class Operation(Protocol):
         """Continue after the commit."""
 
     def on_failed(self, failure: Exception) -> bool:
-        """Handle that nothing was written; return True to be applied again later."""
+        """Handle a failure, after which nothing is written; return True to be applied again later."""
 
 
 class _Work(Generic[R]):
@@ -140,7 +140,7 @@ class Ledger:
         self._seen_steps = -1
         self._idle_iterations = 0
         self._head = -1
-        #: operations that a foreign write lock delays, and when they were first tried
+        #: operations that another process's write lock delays, and when they were first tried
         self._delayed: dict[Operation, float] = {}
         store.writer.set_patience(LOCK_PATIENCE_MS)
         #: checks the operator's files for changes, given the loop's time: at least once between a publish and its

@@ -1,11 +1,11 @@
-"""How many dead letters each mailbox holds, and what happens when they are too many.
+"""How many dead letters each mailbox holds, and what happens when there are too many.
 
 bus.db has a row for each file in failed/ and triggers sum them up, in the transaction that records the dead letter.
-Those of refused messages are bounded: the oldest lose their payload when they take too much room, and the oldest are
-deleted when they are too many. Those of accepted messages are never deleted here: at the bound the endpoint refuses new
-mail (posthouse.bus.admission). Files are the truth. The file of a dead letter is changed before its row, so a process
-that dies in between leaves a mailbox above the bound, where the next round finds the same dead letters again; `recount`
-repairs the rest.
+Dead letters of refused messages are bounded: the oldest lose their payload when they take too much room, and the oldest
+are deleted when there are too many. Those of accepted messages are never deleted here: at the bound the endpoint
+refuses new mail (posthouse.bus.admission). The files are the source of truth. The file of a dead letter is changed
+before its row, so a process that dies in between leaves a mailbox above the bound, where the next round finds the same
+dead letters again; `recount` repairs the rest.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LetterKind(enum.IntEnum):
 
 
 def _kind_of(letter: DeadLetter) -> LetterKind:
-    """Return the kind of a dead letter; one of an older version does not say, and is kept."""
+    """Return the kind of a dead letter; one of an older version has no kind: it counts as accepted, so it is kept."""
     if letter.refused is None:
         return LetterKind.ACCEPTED
     return LetterKind.TRIMMED if letter.is_payload_dropped else LetterKind.REFUSED
@@ -186,7 +186,7 @@ class _DroppingRound:
 
 
 async def drop_all_excess(core: Core) -> None:
-    """Drop what is above the bounds in every mailbox: after a lowered bound or an unfinished round."""
+    """Drop the excess of every mailbox, after a bound was lowered or a round was left unfinished."""
     limits = core.policy.reliability.dead_letters
     for count in await read_letter_counts(core):
         if _is_above(count.refused, count.refused_bytes, limits):
@@ -197,7 +197,7 @@ async def drop_all_excess(core: Core) -> None:
 
 
 async def recount_full(core: Core) -> None:
-    """Recount the mailboxes that refuse mail for their dead letters: the files may have been removed meanwhile."""
+    """Recount the mailboxes that refuse mail because of their dead letters: files may have been removed since."""
     limits = core.policy.reliability.dead_letters
     for count in await read_letter_counts(core):
         if letters_refusal(count.failed, count.failed_bytes, limits) is not None:

@@ -1,7 +1,7 @@
 """The limits in force: those of this process, each with its value and source, and those of the other processes.
 
 Every open Bus writes its limits as JSON into its lock file in procs/, again whenever config.json changes them, so that
-`posthouse bus limits` can show where processes differ. Nothing decides by these reports: a file that cannot be read
+`posthouse bus limits` can show where processes differ. No decision depends on these reports: a file that cannot be read
 is left out.
 """
 
@@ -78,7 +78,7 @@ def read_process_limits(procs: Path) -> list[ProcessLimits]:
     for path in procs.iterdir():
         try:
             found.append(_DECODER.decode(path.read_bytes()))
-        except (OSError, msgspec.MsgspecError):  # it ends or begins just now, or is of an older version
+        except (OSError, msgspec.MsgspecError):  # the process is just starting or ending, or is of an older version
             continue
         if not is_alive(procs, path.name):
             found.pop()

@@ -1,10 +1,10 @@
 """Files that the operator edits while the bus runs: access-rules.json and config.json.
 
 The files are checked between a publish and its transaction, so that no publish misses a change, and are read without
-following links. Invariant: an access rule file that exists but is not valid denies everything until it is repaired,
-and is never overwritten while it is broken; a missing one means no rules. config.json describes the whole state: what
-it does not name, and everything if it is removed, has the value of Bus's arguments or the default. An invalid one
-keeps the previous values and is reported. posthouse.model.access_rules decides which rule applies.
+following links. Invariant: an access rule file that exists but is not valid denies everything until it is repaired, and
+is never overwritten while it is broken; a missing one means no rules. config.json describes the whole state: a limit
+that it does not name, or any limit if the file is removed, has the value of Bus's arguments or the default. An invalid
+config.json is reported, and the previous values stay in force. posthouse.model.access_rules decides which rule applies.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class ConfigFile(_OperatorFile):
         super().__init__(path)
         self._policy = policy
         self._on_change = on_change
-        #: the values of what the file does not name
+        #: the values of the limits that the file does not name
         self._defaults = policy.reliability
         #: names of the limits that the file sets
         self.named: frozenset[str] = frozenset()
@@ -180,8 +180,8 @@ _SETTLED_S = 2.0  # far longer than the step of a file system's clock: two chang
 class FileChecks:
     """Notices every change of the operator's files; most directories have none of them, and that costs one stat.
 
-    A file that exists is checked each time, because an edit in place changes nothing else. A file that is absent is
-    only checked after the modification time of the directory has changed, and until that time is a while ago.
+    A file that exists is checked each time, because an edit in place changes nothing else. An absent file is only
+    checked after the modification time of the directory has changed, and for a while after that time.
     """
 
     def __init__(self, directory: Path, files: tuple[_OperatorFile, ...]) -> None:

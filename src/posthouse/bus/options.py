@@ -93,7 +93,7 @@ def bus_options(
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
 ) -> BusOptions:
-    """Return the options of a Bus; `arguments` that are None come from environment, file or default.
+    """Return the options of a Bus; `arguments` that are None are taken from environment, file or default.
 
     `arguments` are keyed by setting without its area, such as `max_hops`.
     """
@@ -185,7 +185,7 @@ def check_count(name: str, value: object, minimum: int = 1) -> None:
 def check_handler(name: str, value: object) -> None:
     """Raise value_invalid unless the value can be called."""
     if not callable(value):
-        reason = f"{type(value).__name__} is no function that takes a message"
+        reason = f"{type(value).__name__} is not a function that takes a message"
         raise error("value_invalid", name=name, reason=reason)
 
 
@@ -199,4 +199,4 @@ def check_type(name: str, value: object, *types: type, required: bool = False) -
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise value_invalid unless the value is one of the choices, or None."""
     if value is not None and value not in choices:
-        raise error("value_invalid", name=name, reason=f"{value!r} is none of {', '.join(choices)}")
+        raise error("value_invalid", name=name, reason=f"{value!r} is not one of {', '.join(choices)}")

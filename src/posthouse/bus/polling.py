@@ -145,7 +145,7 @@ def _read_waiting(endpoint: Endpoint, mailbox: Mailbox, name: str) -> _Waiting |
 
 
 async def _dead_letter(core: Core, endpoint: Endpoint, expired: list[_Waiting]) -> None:
-    """Turn expired messages into dead letters, unless a process serves the mailbox and will do so."""
+    """Turn expired messages into dead letters, unless a process serves the mailbox: then its server does that."""
     ids = [waiting.envelope.id for waiting in expired]
     claimed = await core.ledger.run(lambda tx: _claim(core, tx, endpoint, ids))
     mailbox = core.directory.mailbox(endpoint.hash)

@@ -36,7 +36,7 @@ from posthouse.model.strict_json import exceeds
 from posthouse.model.subjects import validate_subject
 
 log = get_log(__name__)
-LARGE_BYTES = 256 * 1024  # to encode or write more would keep the event loop for more than a millisecond
+LARGE_BYTES = 256 * 1024  # encoding or writing more would block the event loop for more than a millisecond
 _INSIDE_MAX_BYTES = 64 * 1024  # written while the transaction keeps other processes from writing: nearly every message
 _ITEM_COST_BYTES = 64  # checking one value of a payload takes as long as encoding that much text
 #: each copy of a publish, and why its file could not be stored
@@ -74,7 +74,7 @@ class Publisher:
         return result
 
     def post(self, draft: Draft) -> None:
-        """Publish without an answer."""
+        """Publish without waiting for the result."""
         self.core.ledger.submit_publish(_Publish(self, draft))
 
     async def close(self) -> None:
@@ -235,7 +235,7 @@ class _ClosePublish:
     def on_committed(self) -> None:
         try:
             self._offer_copies()
-        finally:  # the publish is committed, whatever fails in a server
+        finally:  # the publish stays committed, whatever fails in a server
             self._go_on()
 
     def _offer_copies(self) -> None:
@@ -291,7 +291,7 @@ def _count_stored(draft: Draft, copies: StoredCopies) -> StoredCopies:
 
 
 def _remove_stored(core: Core, copy: MailboxCopy) -> None:
-    """Remove the file of a message whose transaction is rolled back; one that stays is adopted as a message."""
+    """Remove the file of a message whose transaction is rolled back; if it stays, it is adopted as a message later."""
     try:
         core.directory.recent_mailbox(copy.hash).remove(f"new/{copy.id}")
     except OSError as failure:

@@ -1,11 +1,11 @@
 """Recovery of what dead processes left, so that depths equal files and every message has its record.
 
-A reservation of a dead process is closed if its file exists and released if not; a file in new/ whose commit it did
-not reach gets its row and record; its claims are delivered again; its temporary files are removed. A process is dead
-if its lock in procs/ can be taken. Files are the truth: after a reboot bus.db may be older than they are, and if it
-was lost it is empty. Then every mailbox is reconciled (files without a row are adopted, rows without a file deleted,
-dead letters counted), in the second case after the endpoints were restored from their endpoint.json. The mailbox of
-an endpoint whose removal was interrupted is removed.
+A reservation of a dead process is closed if its file exists and released if not; a file in new/ whose commit it did not
+reach gets its row and record; its claims are delivered again; its temporary files are removed. A process is dead if its
+lock in procs/ can be taken. The files are the source of truth: after a reboot bus.db may be older than they are, and if
+it was lost it is empty. In both cases every mailbox is reconciled (files without a row are adopted, rows without a file
+deleted, dead letters counted); if bus.db was lost, the endpoints are first restored from their endpoint.json. The
+mailbox of an endpoint whose removal was interrupted is removed.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _sweep_instance(
 
 
 def _release_claims(core: Core, tx: BusTransaction, number: int) -> list[tuple[Endpoint, Leftovers]]:
-    """Give back the messages of endpoints that a dead process did not serve: a poller claims expired messages."""
+    """Give back what a dead process claimed on endpoints that it did not serve: a poller claims expired messages."""
     claims: Any = tx.db.execute(SQL.claims_of_instance, (number,)).fetchall()
     found = []
     for endpoint_number, id_ in claims:

@@ -91,7 +91,7 @@ def announce_again(mailbox: Mailbox, id_: str) -> None:
 
 
 def _complete_dead_letter(tx: BusTransaction, endpoint: Endpoint, mailbox: Mailbox, id_: str, path: str) -> Leftovers:
-    """Record the dead letter that a process wrote before it ended; the message is a leftover then."""
+    """Record the dead letter that a process wrote before it ended; the file of the message is then a leftover."""
     try:
         letter = decode_dead_letter(mailbox.read(f"failed/{id_}"))
     except (OSError, PosthouseError):  # not a dead letter: the message has not failed

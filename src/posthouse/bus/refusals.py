@@ -27,9 +27,9 @@ Refusals = Literal["raise", "return"]
 
 
 def check_refusals(value: Refusals | None) -> None:
-    """Raise value_invalid for any other word."""
+    """Raise value_invalid unless the value is one of Refusals, or None."""
     if value is not None and value not in get_args(Refusals):
-        raise error("value_invalid", name="refusals", reason=f"{value!r} is none of {', '.join(get_args(Refusals))}")
+        raise error("value_invalid", name="refusals", reason=f"{value!r} is not one of {', '.join(get_args(Refusals))}")
 
 
 def result_or_raise(draft: Draft, result: PublishResult, refusals: Refusals | None) -> PublishResult:
@@ -45,7 +45,7 @@ def result_or_raise(draft: Draft, result: PublishResult, refusals: Refusals | No
 
 
 def _is_lost(subject: str, rejected: tuple[Rejection, ...]) -> bool:
-    if not rejected:  # no endpoint matches: an unrouted literal is a dead letter, a fan-out should have reached some
+    if not rejected:  # no endpoint matches: an unrouted literal is a dead letter, a fan-out should have matched one
         return is_pattern(subject)
     return any(rejection.reason in TEMPORARY for rejection in rejected)
 

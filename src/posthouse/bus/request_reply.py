@@ -91,7 +91,7 @@ class Requests:
         for reply, _on_partial in self._open.values():
             if not reply.done():
                 reply.set_exception(copy_error(failure))
-                reply.exception()  # retrieved: a request that still publishes raises the failure of its publish
+                reply.exception()  # mark it as retrieved: a request that still publishes raises that failure
 
     async def _listen(self) -> None:
         """Register the reply endpoint, once for all requests."""

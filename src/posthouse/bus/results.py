@@ -46,7 +46,7 @@ class PublishResult(msgspec.Struct, frozen=True):
 
 
 class PublishRefused(Refused):
-    """A publish that reached no mailbox and that no dead letter keeps: the caller alone still has the message."""
+    """A publish that reached no mailbox and that no dead letter keeps: only the caller still has the message."""
 
     @property
     def result(self) -> PublishResult:
@@ -77,7 +77,7 @@ def refusal_text(result: PublishResult) -> str:
 
 
 class RequestTimeout(Transient, TimeoutError):
-    """A request whose reply has not arrived in time; a TimeoutError too, as asyncio raises it."""
+    """A request whose reply has not arrived in time; also a TimeoutError, like those that asyncio raises."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ class Letter(msgspec.Struct, frozen=True):
     error: HandlerError | None = None
     #: the rule that refused the message, or no_endpoint; None for a message that the mailbox had accepted
     refused: str | None = None
-    #: its payload made room for newer dead letters, so it cannot be requeued
+    #: its payload was dropped to make room for newer dead letters, so it cannot be requeued
     is_payload_dropped: bool = False
 
 

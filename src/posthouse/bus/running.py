@@ -1,8 +1,8 @@
-"""The handlers that run in this process: the message and the time of each, which may run now, what publishes inherit.
+"""The handlers running in this process: message and deadline of each, which may run now, and what publishes inherit.
 
-A context variable holds the running handler; its tasks and its calls from threads inherit it. What a publish causes
-starts from the budgets of its causes (the message being handled and the one that the publisher names), the narrowest
-of each field, so that no chain of messages gains by naming another message. The same causes decide if a publish is a
+A context variable holds the running handler; its tasks and its calls from threads inherit it. A publish inherits the
+budgets of its causes (the message being handled and the one that the publisher names), with the narrowest value of each
+field, so that no chain of messages gains by naming another message. The same causes decide whether a publish is a
 return (posthouse.model.budget has the rule).
 """
 
@@ -33,7 +33,7 @@ class RunningHandler(NamedTuple):
 
     #: the message that it handles
     envelope: Envelope
-    #: loop time at which its time ends
+    #: loop time of its deadline
     deadline_s: float
 
 
@@ -118,8 +118,8 @@ class Deadlines:
 class RunGate:
     """Lets a message on its last attempt run while no other message of this process does.
 
-    While a handler waits for what another handler of this process may have to do, the gate lets messages pass:
-    otherwise both would wait until their time ends.
+    While a handler waits for something that another handler of this process may have to do, the gate lets messages
+    pass: otherwise both would wait until they time out.
     """
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ def _inherit_from(causes: Sequence[Envelope], subject: str) -> Inheritance:
 
 
 async def find_message(core: Core, message_id: str, replier: str) -> Sequence[Envelope]:
-    """Return the copy of a stored message that the replier received; without an own copy, all copies."""
+    """Return the copy of a stored message that the replier received; if it received none, all copies."""
     validate_ulid(message_id)
     await core.ledger.flush()
     copies = _copies_in_mailbox(core, message_id, replier)

@@ -76,7 +76,7 @@ class EndpointServers:
         await self._update_all([endpoint for endpoint in registered if is_reached(endpoint.subject, pattern)])
 
     async def _update_all(self, endpoints: list[Endpoint]) -> None:
-        """Start servers; handlers run only after the caller continues, which may not know its subscription yet."""
+        """Start servers; handlers run only after the caller continues, because it may not have its subscription yet."""
         joining = [joining for endpoint in endpoints if (joining := self._update(endpoint)) is not None]
         for join in joining:
             join.is_awaited = True
@@ -377,7 +377,7 @@ class _ReleaseEndpoint:
         self._core = core
         self._servers = servers
         self._server = server
-        #: housekeeping tries again to serve the endpoint, not the release
+        #: housekeeping retries serving the endpoint, not the release
         self._is_final = is_final
 
     def apply(self, tx: BusTransaction) -> None:

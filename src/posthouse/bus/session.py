@@ -55,7 +55,7 @@ class Session:
         self._context = clean_context()
         self._is_open = False
         self._closing: asyncio.Task[None] | None = None
-        #: set when the session closes: calls that wait for a signal or for mail
+        #: events of calls that wait for a signal or for mail, set when the session closes
         self._waiting: set[asyncio.Event] = set()
         #: patterns of subscriptions that no endpoint matched
         self._unmatched: set[str] = set()
@@ -198,7 +198,7 @@ class Session:
 def _make_watcher(core: Core) -> Watcher:
     if not HAS_INOTIFY:
         return PortableWatcher(core.loop, core.context, core.directory.mailboxes, core.directory.tick)
-    from posthouse.bus.inotify import InotifyWatcher  # cannot be imported elsewhere
+    from posthouse.bus.inotify import InotifyWatcher  # cannot be imported on other systems
 
     return InotifyWatcher(core.loop, core.context)
 

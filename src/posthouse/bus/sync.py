@@ -35,13 +35,13 @@ class AsyncBus(Protocol):
         """The event loop that opened it; None while it is closed."""
 
     async def open(self) -> None:
-        """Open it on the running loop."""
+        """Open the bus on the running loop."""
 
     async def close(self) -> None:
         """Close it."""
 
     async def serve(self) -> None:
-        """Wait until it is closed."""
+        """Wait until the bus is closed."""
 
 
 class SyncCalls:

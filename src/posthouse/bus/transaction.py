@@ -123,12 +123,12 @@ class EndpointCounters:
         breaker: BreakerState,
     ) -> None:
         self.depth = depth
-        #: as it is in bus.db: a publish and an end in one transaction change nothing there
+        #: as stored in bus.db: a publish and an end in one transaction cancel out and write nothing
         self.written_depth = depth
         #: dead letters of accepted messages, which posthouse.bus.letter_counts counts
         self.failed = failed
         self.failed_bytes = failed_bytes
-        #: the newest id given out for this endpoint, as far as its message may not have ended
+        #: the newest id given out for this endpoint whose message may not have ended yet
         self.last_id = last_id
         self.is_served = is_served
         self.breaker = breaker
@@ -225,7 +225,7 @@ class BusTransaction:
         cache.last_id, version, removals, rates_boot_id = state
         cache.boot_id, cache.endpoints, cache.senders = self.boot_id, {}, {}
         self.registry.refresh(self.db, version, removals)
-        if rates_boot_id != self.boot_id:  # the times of another boot do not compare with ours
+        if rates_boot_id != self.boot_id:  # times of another boot cannot be compared with those of this one
             self.db.execute(SQL.forget_all_rates)
             self.db.execute(SQL.set_rates_boot_id, (self.boot_id,))
             if rates_boot_id is not None:

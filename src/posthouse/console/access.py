@@ -69,7 +69,7 @@ class Access:
 
 
 def foreign_user_error(transport: asyncio.BaseTransport) -> PosthouseError | None:
-    """Return why a connection is refused: its other end belongs to another user, or to none that can be named."""
+    """Return why a connection is refused: its other end belongs to another user, or its user cannot be determined."""
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if not isinstance(peer, tuple) or not isinstance(own, tuple):
         return error("console_peer_refused")

@@ -108,7 +108,7 @@ def row_of_event(number: int, event: Event, cursor: str | None) -> LiveRow:
 
 
 def _about(event: Event) -> str:
-    """Return what an event that is no message is about, from its tags."""
+    """Return what an event other than a message is about, from its tags."""
     if event.kind in (CONFIRMATION, RECEIPT):
         count = len(event.values("e"))
         return f"{count} message" if count == 1 else f"{count} messages"

@@ -23,8 +23,8 @@ from posthouse.journal.cursor import Cursor, parse_cursor
 from posthouse.model.errors import PosthouseError, error
 
 SHOWN_ROWS = 200
-_ALIVE_S = 10.0  # between lines of a stream without news
-_SETTLE_S = 0.25  # changes within this time are one
+_ALIVE_S = 10.0  # between lines of a stream while nothing changes
+_SETTLE_S = 0.25  # changes within this time are reported as one
 _WRITE_S = 30.0
 _PAGE = 500
 _RETRY_S = 1.0  # between attempts to reach an unreachable relay

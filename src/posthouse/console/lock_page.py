@@ -94,4 +94,4 @@ async def release_reservation(call: ConsoleCall) -> HttpResponse:
     """Release a reserved path, whichever agent holds it."""
     path = (await call.form()).one("path")
     released = await call.upstream.daemon.release(path, is_forced=True, via=VIA)
-    return call.notice(f"{path} was released." if released else f"{path} was not reserved any more.")
+    return call.notice(f"{path} was released." if released else f"{path} was no longer reserved.")

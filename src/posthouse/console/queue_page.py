@@ -17,7 +17,7 @@ from posthouse.http.response import HttpResponse
 from posthouse.model.errors import PosthouseError, error
 
 PAGE = 50
-QUEUES_MAX = 1_000  # that are read and sorted; a mesh with more is better served by `posthouse queue`
+QUEUES_MAX = 1_000  # that are read and sorted; for a mesh with more, `posthouse queue` is the better tool
 _DIGITS_MAX = 9  # of the number of queues that a page skips
 _STATES = ("parked", "open", "dead", "rejected", "queued", "sent")
 _OUTBOX_STATES = ("dead", "pending", "inflight", "done", "aborted")

@@ -53,7 +53,7 @@ def size(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return a figure with separators, or with one digit behind the point if it is small."""
+    """Return a figure with separators, or with one digit after the point if it is small."""
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 

@@ -1,4 +1,4 @@
-"""The console's side towards daemon and relay: one client each, one stream each, whatever the number of open pages.
+"""The console's connections to daemon and relay: one client and one stream each, however many pages are open.
 
 Daemon and relay may be unreachable at any time: pages show what is available with the reason why the rest is missing,
 and the streams resume by themselves. Everything happens with the rights of the user's key.
@@ -108,7 +108,7 @@ class Upstream:
         return self.relay.key.node
 
     async def role(self) -> str | None:
-        """Return the role of the user's key in the mesh, None if it is no member or the relay is unreachable."""
+        """Return the role of the user's key in the mesh, None if it is not a member or the relay is unreachable."""
         meshes = await self.remember("meshes", self.relay.meshes.readable)
         return next((each["role"] for each in meshes or () if each["mesh"] == self.mesh), None)
 
@@ -169,7 +169,7 @@ class Upstream:
         return state
 
     async def _keep_running(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work for ever; after a refusal it is restarted, with a growing delay."""
+        """Run work for ever; restart it after a refusal, with a growing delay."""
         backoff = Backoff(first_s=0.2, max_s=5.0)
         while True:
             try:

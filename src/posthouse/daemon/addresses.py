@@ -1,4 +1,4 @@
-"""Which host and agent a text names: `claude@laptop`, `claude`, a member, a key, or #topic.
+"""Which host and agent a string names: `claude@laptop`, `claude`, a member, a key, or #topic.
 
 A plain name is an agent of this host, else a member, else an agent that exactly one host of the mesh lists; a name
 with several meanings is refused with its candidates, never guessed. A mistyped name is refused with near misses. An
@@ -35,7 +35,7 @@ class AddressBook:
         self._agents = agents
 
     async def resolve(self, to: str) -> Recipient:
-        """Return the node id or #topic that a text names, and the agent there; or raise why it names none."""
+        """Return the node id or #topic that a string names, and the agent there; or raise why it names none."""
         if to.startswith(TOPIC_MARK):
             return Recipient(await self._uplink.resolve(to))
         if "@" in to:
@@ -92,7 +92,7 @@ class AddressBook:
         return {"until": format_utc(found.paused_until * MILLISECOND_NS), "reason": found.pause_reason}
 
     def absence_of(self, to: Recipient) -> str | None:
-        """Return why no agent can answer a request to a recipient now; None if, to this host's knowledge, one may."""
+        """Return why no agent can answer a request to a recipient now; None if one can, as far as this host knows."""
         if to.destination.startswith(TOPIC_MARK):
             return None if self._uplink.is_up else _NO_RELAY
         if to.destination == self._node:
@@ -167,5 +167,5 @@ class AddressBook:
         close = near_misses(text, known) or self._agents_called_like(text)
         hint = f"Did you mean {', '.join(close)}? {unknown.hint}" if close else unknown.hint
         if not self._uplink.is_up:
-            hint += " Without its relay this host does not know the agents of others by name alone: give NAME@HOST."
+            hint += " Without its relay this host cannot find agents of other hosts by name alone: give NAME@HOST."
         return type(unknown)(unknown.spec, unknown.fields, hint)

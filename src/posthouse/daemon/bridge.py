@@ -318,7 +318,7 @@ class ArrivalPublisher:
 
     async def _answered_id(self, item: InboxItem) -> str:
         """Return the message that a return answers: its id on this bus if it came from there, else its mesh id."""
-        mesh_id = item.reply_to_id or item.message_id  # a foreign sender may name none; it is a return all the same
+        mesh_id = item.reply_to_id or item.message_id  # a sender on another host may name none; it is still a return
         try:
             name = (await self._outbox.find(mesh_id)).client_message_id
             return validate_ulid(name.removeprefix(FROM_BUS)) if name.startswith(FROM_BUS) else mesh_id

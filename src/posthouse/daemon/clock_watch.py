@@ -1,11 +1,11 @@
-"""Whether this machine's wall clock can be trusted for ages, and a lower bound of the current time.
+"""Whether this machine's wall clock can be trusted to compute ages, and a lower bound of the current time.
 
 A relay admits a node only if their clocks agree within 15 minutes, so each login confirms the wall clock. Boot time
 never steps: a wall clock that moved away from it since then was set, and is not trusted before the next login confirms
 it. Before the first login it is trusted after a day, so that a host without a relay still deletes what it must.
-Invariants: while `is_plausible` is False the daemon gives up and deletes nothing by age. The watch is the clock of
-outbox and inbox, and their timestamps are never earlier than the last login plus the boot time since: a message that is
-sent while the clock is set back would look too old as soon as the clock is right.
+Invariants: while `is_plausible` is False the daemon neither gives up nor deletes anything because of its age. The watch
+is the clock of outbox and inbox, and their timestamps are never earlier than the last login plus the boot time since: a
+message that is sent while the clock is set back would look too old as soon as the clock is right.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class ClockWatch:
         self.login = self._now() if login is None else login
         self.on_login(self.login)
         is_told = difference_s is not None and abs(difference_s) * SECOND_NS <= TOLERANCE_NS
-        self._set(self.login, difference_s if is_told else None)  # a proxy before the relay may have another time
+        self._set(self.login, difference_s if is_told else None)  # a proxy in front of the relay may have another time
 
     def refuse(self, difference_s: float) -> None:
-        """Note that the relay does not admit this node because this clock is too far ahead of its own, or behind."""
+        """Note that the relay does not admit this node because this clock is too far ahead of or behind its own."""
         self._is_confirmed = False
         self._set(self._now(), difference_s)
 

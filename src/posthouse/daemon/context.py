@@ -1,8 +1,7 @@
 """The parts of a running daemon that local requests use, and the call that a local route gets.
 
-The daemon assembles one context after it has opened its stores; routes reach everything through it and never hold
-the daemon itself. A waiting request always ends: when its event is set, when its time is over, or when the daemon
-stops.
+The daemon assembles one context after it has opened its stores; routes reach everything through it and never hold the
+daemon itself. A waiting request always ends: when its event is set, when it times out, or when the daemon stops.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class DaemonContext:
         self.mcp = McpServer(address, self.settings.tool_wait_max_s, _program_pid, self.agents.present_name)
 
     async def wait_for(self, event: asyncio.Event, seconds: float) -> None:
-        """Wait until the event is set, the time is over, or the daemon stops."""
+        """Wait until the event is set, the time has passed, or the daemon stops."""
         if self.is_stopping:
             return
         self._waiting.add(event)

@@ -69,7 +69,7 @@ def is_permanent(failure: PosthouseError, *, is_admitted: bool) -> bool:
 
 
 def backoff_s(failures: int, failure: PosthouseError, chance: random.Random) -> float:
-    """Return the wait after `failures` frames in a row without progress, the last one included."""
+    """Return how long to wait after `failures` frames in a row without progress, the last one included."""
     base = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 30))
     return max(
         base * chance.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER), min(retry_after_s(failure), BACKOFF_MAX_S)

@@ -2,9 +2,9 @@
 
 A notice is mail from the host itself to the agent that sent the message, put straight into its inbox. It is marked as a
 report of a failure, so it wakes no agent; hooks announce it like other mail. Its id comes from the first message that
-it is about, so repeating it changes nothing. Messages that fail together for one reason share a notice. There is none
-about a withdrawal or another report of a failure, about a request, whose sender waits for its answer, or about a
-message from the bus, whose handlers would take the notice for work. A notice names the code of the failure and never
+it is about, so repeating it changes nothing. Messages that fail together for one reason share a notice. No notice is
+sent about a withdrawal or another report of a failure, about a request, whose sender waits for its answer, or about a
+message from the bus, whose handlers would mistake the notice for work. A notice names the code of the failure and never
 repeats text that another host wrote.
 """
 

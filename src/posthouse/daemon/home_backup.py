@@ -98,11 +98,11 @@ def restore(directory: DaemonDirectory, home: Path, source: Path, passphrase: by
 
 
 def _extract(archive: tarfile.TarFile, target: Path, source: Path) -> None:
-    """Write the files of an archive; refuse names that lead elsewhere and everything that is not a file."""
+    """Write the files of an archive; refuse names that lead out of the directory, and everything that is not a file."""
     for member in archive:
         path = Path(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
-            reason = f"it holds {member.name!r}, which is no file of a home"
+            reason = f"it holds {member.name!r}, which is not a file of a home"
             raise error("backup_unreadable", path=str(source), reason=reason)
         content = archive.extractfile(member)
         if content is None:
@@ -183,7 +183,7 @@ def _seal(plain: BinaryIO, sealed: BinaryIO, passphrase: bytes) -> None:
 
 def _open(sealed: BinaryIO, plain: BinaryIO, passphrase: bytes, source: Path) -> None:
     if sealed.read(len(_MAGIC)) != _MAGIC:
-        raise error("backup_unreadable", path=str(source), reason="it is no backup of a daemon")
+        raise error("backup_unreadable", path=str(source), reason="it is not a backup of a daemon")
     salt = sealed.read(pwhash.argon2id.SALTBYTES)
     header = sealed.read(bindings.crypto_secretstream_xchacha20poly1305_HEADERBYTES)
     state = bindings.crypto_secretstream_xchacha20poly1305_state()

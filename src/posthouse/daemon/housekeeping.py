@@ -39,7 +39,7 @@ _PRUNE_MAX_RECORDS = 5_000  # per transaction: some milliseconds
 _PRUNE_MIN_RECORDS = 500  # fewer are not worth a snapshot
 _MEASURE_EVERY_S = 5.0
 _MEASURES_PER_SWEEP = 12
-#: returns the seq after which a journal must not be pruned, None if it may be
+#: returns the seq after which a journal must not be pruned, None if all of it may be
 KeptAfter = Callable[[Store], Awaitable[int | None]]
 #: returns the counters from which a replay starts
 ReadState = Callable[[JournalTransaction], Mapping[str, Any]]
@@ -169,7 +169,7 @@ async def check_writer(store: Store) -> None:
     """Raise store_failed if the writer of a store has ended; try again a store that could not be written."""
     if store.writer.state == "failed":
         raise error("store_failed", path=str(store.path), reason="its writer has ended")
-    if store.writer.state != "open":  # no message may come for a long time: test now whether the disk has room
+    if store.writer.state != "open":  # the next message may be far off, so test now whether the disk has room
         await store.probe()
 
 

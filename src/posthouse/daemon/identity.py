@@ -110,7 +110,7 @@ class _HostFile(msgspec.Struct):
 
 
 def check_host(path: Path, host: HostFingerprint, policy: ClonePolicy, directory: Path) -> None:
-    """Compare this machine with the one the identity was made on; raises host_changed under `refuse`."""
+    """Compare this machine with the one the identity was made on; raises host_changed under the policy `refuse`."""
     try:
         known = msgspec.json.decode(read_private(path), type=_HostFile)
     except FileNotFoundError:
@@ -246,9 +246,9 @@ def has_begun_rotation(directory: MeshDirectory) -> bool:
 async def rotate_key(directory: MeshDirectory, client: Client) -> KeyChange:
     """Replace a host's key with a new one, at the relay and in the directory; `client` has the old key.
 
-    A crash after any step leaves a working key. Until the relay has accepted the new key that is the old one; then the
-    relay refuses the old key, and the daemon, which finds the new one beside it, repeats the steps. Rows of the outbox
-    that the old key signed are signed again when they are sent.
+    A crash after any step leaves a working key. Until the relay has accepted the new key, that is the old one; after
+    that the relay refuses the old key, and the daemon finds the new one beside it and repeats the steps. Rows of the
+    outbox that the old key signed are signed again when they are sent.
     """
     if not directory.key.exists():
         hint = "A daemon without an identity of its own has a new key after each start anyway."

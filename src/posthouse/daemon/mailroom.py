@@ -55,8 +55,8 @@ class Mailroom:
     async def _recipients(self, message: Message) -> tuple[str, ...]:
         """Return the agents that a message is for.
 
-        A message of a topic that no agent follows any more goes to the default inbox: it was in flight when the last
-        one stopped.
+        A message of a topic that no agent follows goes to the default inbox: it was in flight when the last follower
+        stopped.
         """
         if message.recipient is None:
             return tuple(self._subscriptions.followers(message.destination_ref)) or (DEFAULT_INBOX,)

@@ -105,7 +105,7 @@ class MeshNode:
         self.on_new: Callable[[Sequence[InboxItem]], None] = lambda _items: None
         #: callback(node, is connected) when the uplink was connected or lost
         self.on_uplink: Callable[[MeshNode, bool], None] = lambda _node, _is_connected: None
-        #: returns the seq after which a journal must not be pruned, None if it may be
+        #: returns the seq after which a journal must not be pruned, None if all of it may be
         self.kept_after: KeptAfter = keep_nothing
         #: awaited with the open node before anything is received or sent
         self.on_open: Callable[[MeshNode], Awaitable[None]] = ignore_open

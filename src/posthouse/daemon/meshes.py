@@ -30,7 +30,7 @@ from posthouse.model.rotation import KeyChange
 from posthouse.tracing import Tracer
 
 log = structlog.get_logger(__name__)
-#: another process has the files: no mesh may be served beside it
+#: another process has the files: then this one must not serve any mesh
 _BLOCKING = frozenset({"daemon_running"})
 
 
@@ -65,7 +65,7 @@ class MeshTable:
         self.on_uplink: Callable[[MeshNode, bool], None] = lambda _node, _is_connected: None
         #: awaited with each node that opens, before it receives or sends anything
         self.on_open: Callable[[MeshNode], Awaitable[None]] = ignore_open
-        #: returns the seq after which a journal must not be pruned, None if it may be
+        #: returns the seq after which a journal must not be pruned, None if all of it may be
         self.kept_after: KeptAfter = keep_nothing
         #: callback(failure) once no mesh is left
         self.on_all_failed: Callable[[PosthouseError], None] = lambda _failure: None

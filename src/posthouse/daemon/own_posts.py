@@ -23,7 +23,7 @@ from posthouse.model.event import decode_event
 from posthouse.model.message import read_message
 
 log = structlog.get_logger(__name__)
-QUIET_S = 0.1  # an earlier message that the relay committed with the post is here by then
+QUIET_S = 0.1  # by then, an earlier message that the relay committed with the post has arrived
 _RETRY_S = 2.0
 _PAGE = 100
 #: a message with its seq at the relay

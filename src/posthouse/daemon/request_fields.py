@@ -19,7 +19,7 @@ from posthouse.model.subjects import PATTERN_FORM, TOPIC_FORM
 
 
 def form(description: str, *patterns: str, **schema: Any) -> Meta:
-    """Describe a text that has one of some patterns, or a value with other keywords of JSON Schema."""
+    """Describe a string that has one of some patterns, or a value with other keywords of JSON Schema."""
     if patterns:
         schema["pattern"] = f"^({'|'.join(patterns)})$"
     return Meta(description=description, extra_json_schema=schema)
@@ -54,12 +54,12 @@ PriorityName = Annotated[str, form("How urgent a message is.", enum=[each.value 
 InboxBoundary = Annotated[
     str,
     Meta(
-        description="An inbox id, a message id, a time, or `next` of the page before.",
+        description="An inbox id, a message id, a time, or `next` of the previous page.",
         extra_json_schema={"anyOf": [{"pattern": f"^({_ID}|{_PAGE_END})$"}, {"format": "date-time"}]},
     ),
 ]
-RowBoundary = Annotated[str, form("A row by one of its ids, or `next` of the page before.", _ID, _PAGE_END)]
-NsBoundary = Annotated[str, form("`next` of the page before.", _NS)]
+RowBoundary = Annotated[str, form("A row by one of its ids, or `next` of the previous page.", _ID, _PAGE_END)]
+NsBoundary = Annotated[str, form("`next` of the previous page.", _NS)]
 AbsolutePath = Annotated[str, form("An absolute path.", r"/[^\u0000]*")]
 Resource = Annotated[str, form("What is locked: 1 to 512 bytes.", minLength=1, maxLength=limits.RESOURCE_MAX_BYTES)]
 LockRequestId = Annotated[

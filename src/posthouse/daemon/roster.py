@@ -79,7 +79,7 @@ class Roster:
             self._load(path)
 
     def resolve(self, to: str, mesh: str) -> str:
-        """Return the node id or #topic that a text names, or raise why it names none."""
+        """Return the node id or #topic that a string names, or raise why it names none."""
         if to.startswith(TOPIC_MARK):
             topic = validate_topic(to[len(TOPIC_MARK) :])
             if topic not in self._topics:
@@ -145,7 +145,7 @@ class Roster:
         self._change(login=_KeptLogin(boot_id, *login))
 
     def note_rotated(self, node: str, before: str) -> None:
-        """Store that a member has a new key, which the one before signed."""
+        """Store that a member has a new key, which its previous key signed."""
         self._change(rotated=self._content.rotated | {before: node})
 
     def is_replaced(self, node: str) -> bool:

@@ -42,7 +42,7 @@ from posthouse.model.ulid import UlidGenerator
 from posthouse.model.usage import USAGE
 from posthouse.tracing import Role, Tracer, valid_traceparent
 
-#: from an address, name, prefix, node id or #topic to a node id or #topic, and the agent there
+#: resolves an address, name, prefix, node id or #topic to a node id or #topic, and the agent there
 Resolve = Callable[[str], Awaitable[Recipient]]
 
 
@@ -257,7 +257,7 @@ class Sending:
         if given.supersedes is not None:
             row = await self._outbox.find(given.supersedes, agent)
             if (row.from_agent, row.destination, row.to_agent) != (agent, *to):
-                raise error("value_invalid", name="supersedes", reason="it is no message of yours to this recipient")
+                raise error("value_invalid", name="supersedes", reason="it is not a message of yours to this recipient")
             if (signed_as := await self._signed_as(row)) != agent:  # readers let only the same name replace a message
                 reason = f"it was sent under the name {signed_as}: withdraw it and send a new message"
                 raise error("value_invalid", name="supersedes", reason=reason)
@@ -265,7 +265,7 @@ class Sending:
         if given.valid_until is not None:
             until_ns = parse_utc(given.valid_until)
             if until_ns <= self._clock.wall_ns() and not await self._outbox.has(client_message_id, agent):
-                raise error("value_invalid", name="valid_until", reason="it is over already")
+                raise error("value_invalid", name="valid_until", reason="it has already passed")
             said[VALID_UNTIL] = format_utc(until_ns)
         return with_freshness(given.meta, said)
 
@@ -332,7 +332,7 @@ class Sending:
     async def _message_budget(
         self, request: Request, reply_to: str | None, given: MeshBudget | None
     ) -> MeshBudget | None:
-        """Return the budget of a message: a reply inherits what the original has left, less one hop if it is no return.
+        """Return a message's budget: a reply inherits what the original has left, less one hop if it is not a return.
 
         A budget from the bus was charged there, where it was also decided if the message is a return; it is checked
         where the message arrives.

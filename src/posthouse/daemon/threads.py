@@ -122,7 +122,7 @@ class Traffic(NamedTuple):
     """Pairs that exchanged messages, one of them an agent of this host; the busiest first."""
 
     exchanges: list[Exchange]
-    #: from when on all messages are counted: later than asked for if there were more than are read
+    #: time from which all messages are counted: later than requested if there were more than this page reads
     since_ns: int
 
 

@@ -97,7 +97,7 @@ class Uplink:
         #: number of connections so far
         self.connections = 0
         self.clock_watch = clock_watch
-        #: callback(task) when a task beside `run` ends
+        #: callback(task) when a task other than `run` ends
         self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
         #: callback(confirmations of own messages)
         self.on_confirmed: Callable[[Sequence[Confirmed]], None] = lambda _items: None
@@ -226,7 +226,7 @@ class Uplink:
         self._roster.set_topics(await client.meshes.topics(self._settings.mesh))
 
     async def resolve(self, to: str) -> str:
-        """Return the node id or #topic that a text names; refresh the roster once if the text is unknown.
+        """Return the node id or #topic that a string names; refresh the roster once if the string is unknown.
 
         Only the relay knows that a topic does not exist. While it is unreachable, the topic is assumed to exist: the
         post waits in the outbox, and the relay may refuse it later.
@@ -367,7 +367,7 @@ class Uplink:
             await asyncio.sleep(_REFRESH_EVERY_S)
 
     async def _refresh_throttled(self, timeout_s: float | None = None) -> None:
-        """Refresh at most once a second: senders that are not members of an open mesh stay unknown every time."""
+        """Refresh at most once a second: in an open mesh, senders that are not members stay unknown."""
         now_ns = self._settings.clock.boot_ns()
         if now_ns - self._refreshed_ns >= _REFRESH_MIN_NS:
             self._refreshed_ns = now_ns
@@ -399,7 +399,7 @@ class Uplink:
     def _check_features(self, features: Mapping[str, Any]) -> None:
         difference_s = None if self._client is None else self._client.clock_difference_s
         if difference_s is not None and abs(difference_s) * SECOND_NS > TOLERANCE_NS:
-            self.clock_watch.refuse(difference_s)  # unless the login that follows succeeds
+            self.clock_watch.refuse(difference_s)  # taken back if the login that follows succeeds
         offer = read_offer(features)
         hours = bounded_max_age_h(offer.retention_days, self._settings.outbox_max_age_h)
         self._roster.set_retention(Retained(offer.retention_days))

@@ -28,7 +28,7 @@ GRACE_S = 10.0  # for a lost daemon to come back before the calls that wait for 
 RETRY_S = 0.1  # between attempts to reach a lost daemon while calls wait
 IDLE_RETRY_S = 5.0  # while no call waits
 DRAIN_S = 5.0  # for running calls after the end of the input
-SENDS_MAX = 3  # attempts of one request: one that crashes every daemon must not do so for ever
+SENDS_MAX = 3  # attempts of one request: a request that crashes every daemon must not go on doing so
 _CHUNK_BYTES = 65_536
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _OPTIONS = ("--as", "--dir", "--mesh")
@@ -44,7 +44,7 @@ def run(words: Sequence[str]) -> int | Sequence[str]:
     try:
         pipe.serve()
     except (KeyboardInterrupt, BrokenPipeError):
-        pass  # the program has ended; nothing here can get lost
+        pass  # the program has ended; nothing can get lost here
     finally:
         pipe.close()
     return 0

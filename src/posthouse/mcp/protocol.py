@@ -70,12 +70,12 @@ def parse(data: bytes | str) -> Message:
     if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
         raise ProtocolError(INVALID_REQUEST, "the message is not one JSON-RPC 2.0 object")
     if "method" in value and not isinstance(value["method"], str):
-        raise ProtocolError(INVALID_REQUEST, "the method is not a text")
+        raise ProtocolError(INVALID_REQUEST, "the method is not a string")
     if not isinstance(value.get("params", {}), dict):
         raise ProtocolError(INVALID_PARAMS, "params is not an object")
     has_id = "id" in value and ("method" in value or value["id"] is not None)  # null: of a request without a usable id
     if has_id and (isinstance(value["id"], bool) or not isinstance(value["id"], int | str)):
-        raise ProtocolError(INVALID_REQUEST, "the id is neither a number nor a text")
+        raise ProtocolError(INVALID_REQUEST, "the id is neither a number nor a string")
     return value
 
 

@@ -53,13 +53,13 @@ AGENT_HINTS: dict[str, str] = {
     "lease_expired": "Stop writing. `lock` with action acquire, then check what others wrote.",
     "unknown_resource": "No agent holds it. `lock` with action acquire.",
     "not_held": "No agent holds it. `lock` with action acquire.",
-    "resource_invalid": "Give `resource` as a text of 1 to 512 bytes.",
+    "resource_invalid": "Give `resource` as text of 1 to 512 bytes.",
     "request_spent": "This acquire has ended. `lock` again with action acquire.",
     "request_reused": "This acquire has ended. `lock` again with action acquire.",
     "locks_too_fast": _LATER,
     # reserve
     "reservation_conflict": "Work on other files, or ask its holder: `send` to {holder}.",
-    "reservation_path_invalid": "Give `paths` from / on.",
+    "reservation_path_invalid": "Give `paths` that begin with /.",
     # the connection
     "relay_unreachable": "`send`, `inbox` and `read` work without the relay. Call everything else again later.",
     "daemon_busy": _LATER,

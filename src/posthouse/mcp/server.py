@@ -40,7 +40,7 @@ TOOLS: dict[str, ToolSpec] = {
     tool.name: tool for tool in (SEND, INBOX, WAIT, READ, WHO, HISTORY, TOPIC, LOCK, RESERVE, STATUS)
 }
 DEFAULT_WAIT_MAX_S = 50  # many agents cancel calls after 60 s
-CALLS_MAX = 64  # at once in one session: a program that needs more has lost count
+CALLS_MAX = 64  # at once in one session: more than any program sensibly needs
 #: sends a notification to the client
 Notify = Callable[[Message], Awaitable[None]]
 _UNNAMED = "agent"

@@ -26,7 +26,7 @@ AGENT_NAME = re.compile(rf"[a-z0-9][a-z0-9-]{{0,{AGENT_NAME_MAX_CHARS - 1}}}")
 
 
 def is_agent_name(text: str) -> bool:
-    """Return True if a text has the form of an agent name."""
+    """Return True if a string has the form of an agent name."""
     return AGENT_NAME.fullmatch(text) is not None
 
 

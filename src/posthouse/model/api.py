@@ -51,7 +51,7 @@ class MessageStates(msgspec.Struct, frozen=True):
     sender: str
     client_message_id: str
     destination_kind: str
-    #: the topic, or the recipient's key in hex and, behind a slash, its agent
+    #: the topic, or the recipient's key in hex and, after a slash, its agent
     destination_ref: str
     first_seen_at_ns: int
     history_available: bool
@@ -211,7 +211,7 @@ class Requeued(msgspec.Struct, frozen=True):
 
 
 class LockGrant(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A grant. `expires_at_ns` is for people; what counts is the lease, from before it was asked for."""
+    """A grant. `expires_at_ns` is for people; a client counts `lease_ms` from before it sent the request."""
 
     resource: str
     owner: str

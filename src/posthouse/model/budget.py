@@ -1,10 +1,9 @@
 """Budgets: how far a message may still travel, how long, and how many calls it may cause; on the bus and on the mesh.
 
-A publish costs one hop and one call and appends the endpoint to the chain; a message that a handler publishes
-inherits the budget of the message it handles. Budgets only shrink. A return (an answer to a message that is no return
-itself) costs nothing and is never refused here; what a return causes is charged, so a line has at most 2 x max_hops
-messages. The chain does not travel across the mesh (tag ["budget", JSON], snake_case). The texts of refusals are a
-contract.
+A publish costs one hop and one call and appends the endpoint to the chain; a message that a handler publishes inherits
+the budget of the message it handles. Budgets only shrink. A return (an answer to a message that is not itself a return)
+costs nothing and is never refused here; what a return causes is charged, so a line has at most 2 x max_hops messages.
+The chain does not travel across the mesh (tag ["budget", JSON], snake_case). The texts of refusals are a contract.
 """
 
 from __future__ import annotations
@@ -266,7 +265,7 @@ def first_mesh_budget(now_ms: int) -> MeshBudget:
 
 
 def check_mesh_budget(budget: MeshBudget, now_ms: int) -> str | None:
-    """Return why the message may not travel on, or None; same order and texts as on the bus, without cycles."""
+    """Return why the message must not travel on, or None; same order and texts as on the bus, without cycles."""
     return None if budget.is_return else _exhausted(budget, now_ms, None)
 
 
@@ -284,7 +283,7 @@ def charge_mesh_budget(budget: MeshBudget) -> MeshBudget:
 def to_bus_budget(budget: MeshBudget) -> Budget:
     """Return the budget with which the bridge publishes an inbound message: the chain begins on this host.
 
-    Whether it is a return is not part of it: on the bus the envelope tells that by `inReplyTo`.
+    Whether it is a return is not part of it: on the bus `inReplyTo` of the envelope says that.
     """
     return Budget(
         hop_count=budget.hop_count,

@@ -129,7 +129,7 @@ class SteadyTime:
         self._offset_ns = clock.wall_ns() - self._since_ns
 
     def is_steady(self) -> bool:
-        """Return True if the clock has not stepped since the beginning, or the last step, long enough ago."""
+        """Return True if the clock has run long enough without a step: since the beginning, or since its last step."""
         now_ns = self._clock.boot_ns()
         offset_ns = self._clock.wall_ns() - now_ns
         if abs(offset_ns - self._offset_ns) > _STEP_NS:

@@ -47,9 +47,9 @@ def read_deletion(event: Event) -> Deletion:
         raise _malformed("a p, e or a tag has no value")
     recipients, ids, coordinates = ([tag[1] for tag in tags] for tags in named.values())
     if len(recipients) > 1 or not all(map(is_node_id, recipients)):
-        raise _malformed("it has more than one p tag, or one that is no node id")
+        raise _malformed("it has more than one p tag, or one that is not a node id")
     if not all(map(is_event_id, ids)):
-        raise _malformed("an e tag is no event id")
+        raise _malformed("an e tag is not an event id")
     if not ids and not coordinates:
         raise _malformed("it has neither an e tag nor an a tag")
     if recipients and coordinates:

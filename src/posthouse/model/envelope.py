@@ -263,6 +263,6 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
             raise error("value_invalid", name="type", reason=f"{self.type!r} is not a signal type")
         msgspec.structs.force_setattr(self, "type", SignalType(self.type))
         if type(self.state) is not str or not self.state:
-            raise error("value_invalid", name="state", reason="it is not a non-empty text")
+            raise error("value_invalid", name="state", reason="it is not a non-empty string")
         validate_subject(self.endpoint_subject)
         parse_utc(self.timestamp)

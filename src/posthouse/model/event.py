@@ -308,12 +308,12 @@ def check_times(event: Event, now_ns: int) -> None:
 
 
 def is_event_id(text: str) -> bool:
-    """Return True if a text has the form of an event id."""
+    """Return True if a string has the form of an event id."""
     return _HEX_64.fullmatch(text) is not None
 
 
 def is_short_event_id(text: str) -> bool:
-    """Return True if a text has the form of the beginning of an event id, long enough to name one message of a host."""
+    """Return True if a string can be the beginning of an event id, long enough to name one message of a host."""
     return _SHORT_ID.fullmatch(text) is not None
 
 
@@ -409,7 +409,7 @@ def coordinate_of(event: Event) -> Coordinate:
 
 
 def parse_coordinate(text: str) -> Coordinate:
-    """Return the coordinate in a text, or raise coordinate_invalid."""
+    """Return the coordinate in a string, or raise coordinate_invalid."""
     parts = text.split(":", 3)
     if len(parts) != 4:
         raise error("coordinate_invalid", coordinate=text, reason="it must have four parts")

@@ -1,8 +1,8 @@
 """Event filters: the events that a query or a subscription selects.
 
-All conditions of a filter must hold; of a list one value must match. A given list must not be empty, because it could
-mean "nothing" or "anything". Time bounds are inclusive. A filter comes
-from JSON (REQ on the stream) or from query parameters; both give the same value.
+All conditions of a filter must hold; of a list, at least one value must match. A given list must not be empty, because
+it could mean "nothing" or "anything". Time bounds are inclusive. A filter comes from JSON (REQ on the stream) or from
+query parameters; both give the same value.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def filter_from_query(parameters: Iterable[tuple[str, str]], max_limit: int = QU
     plain: dict[str, Any] = {}
     for name, text in parameters:
         if name in plain:
-            _refuse(name, "it stands twice")
+            _refuse(name, "it is given twice")
         plain[name] = _plain(name, text)
     if type(plain.get("limit")) is int and plain["limit"] > max_limit:
         _refuse("limit", f"it is more than {max_limit}")
@@ -130,7 +130,7 @@ def _kinds(value: dict[str, Any]) -> frozenset[int] | None:
 def _tag_values(name: str, items: list[Any]) -> frozenset[str]:
     for item in items:
         if type(item) is not str or len(item) > TAG_VALUE_MAX_BYTES:
-            _refuse(name, "a value is not a text within the limit of tag values")
+            _refuse(name, "a value is not a string within the limit of tag values")
     return frozenset(items)
 
 

@@ -82,7 +82,7 @@ NUMBERS = ("max_events", "max_bytes", "max_members", "max_topics", "versions", "
 
 
 def validate_limits(limits: MeshLimits) -> MeshLimits:
-    """Return the limits unchanged, or raise mesh_limit_invalid for the first that is none."""
+    """Return the limits unchanged, or raise mesh_limit_invalid for the first invalid one."""
     for name in NUMBERS:
         value = getattr(limits, name)
         if value is not None and not 1 <= value <= INT64_MAX:

@@ -84,7 +84,7 @@ def fingerprint(
 
 
 def direct_ref(recipient: str, to_agent: str = "") -> str:
-    """Return the destination of a direct message: the recipient's key in hex, and behind a slash its agent."""
+    """Return the destination of a direct message: the recipient's key in hex and, after a slash, its agent."""
     key = recipient[_KEY_AT:]
     return f"{key}/{to_agent}" if to_agent else key
 
@@ -318,7 +318,7 @@ def read_confirmation(event: Event) -> Confirmation:
     if not 1 <= len(ids) <= CONFIRMATION_MAX_IDS:
         raise _confirmation_malformed(f"it has {len(ids)} e tags, not 1 to {CONFIRMATION_MAX_IDS}")
     if len(senders) != 1 or not is_node_id(senders[0]):
-        raise _confirmation_malformed("it has not exactly one p tag with a node id")
+        raise _confirmation_malformed("it does not have exactly one p tag with a node id")
     for id_ in ids:
         if not is_event_id(id_):
             raise _confirmation_malformed("an e tag is not an event id")
@@ -328,7 +328,7 @@ def read_confirmation(event: Event) -> Confirmation:
 def _values(event: Event, name: str) -> list[str]:
     tags = [tag for tag in event.tags if tag[0] == name]
     if any(len(tag) != 2 for tag in tags):
-        raise _confirmation_malformed(f"an {name} tag has not exactly one value")
+        raise _confirmation_malformed(f"an {name} tag does not have exactly one value")
     return [tag[1] for tag in tags]
 
 

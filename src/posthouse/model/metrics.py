@@ -95,7 +95,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "posthouse_relay_mesh_queued_messages",
         "gauge",
-        "Unconfirmed messages, in the ten meshes with most.",
+        "Unconfirmed messages, in the ten meshes with the most.",
         ("mesh",),
     ),
     Metric(
@@ -127,7 +127,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "posthouse_relay_sweep_age_seconds",
         "gauge",
-        "Time since a sweeper has finished a round, or since its start; only at the relay in charge of sweeping.",
+        "Time since a sweeper last finished a round, or since its start; only at the relay in charge of sweeping.",
         ("sweeper",),
     ),
     Metric(

@@ -33,7 +33,7 @@ class Role(enum.StrEnum):
 
 
 def is_node_id(text: str) -> bool:
-    """Return True if a text has the form of a node id."""
+    """Return True if a string has the form of a node id."""
     return NODE_ID.fullmatch(text) is not None
 
 
@@ -69,7 +69,7 @@ def node_from_hex(digits: str) -> str:
 
 
 def is_mesh_name(text: str) -> bool:
-    """Return True if a text can be the name of a mesh."""
+    """Return True if a string can be the name of a mesh."""
     return MESH_NAME.fullmatch(text) is not None
 
 
@@ -92,11 +92,11 @@ def validate_served_mesh_name(mesh: str) -> str:
 
 
 def is_key_digits(text: str) -> bool:
-    """Return True if a text is 64 hexadecimal digits: as a recipient it is always a key, never a name."""
+    """Return True if a string is 64 hexadecimal digits: as a recipient it is always a key, never a name."""
     return len(text) == 64 and _HEX.fullmatch(text) is not None
 
 
-KEY_PREFIX_MIN_DIGITS = 8  # as many digits of a key may stand for its node
+KEY_PREFIX_MIN_DIGITS = 8  # this many digits of a key, or more, may stand for its node
 _HEX = re.compile(r"[0-9a-fA-F]+")
 #: characters that people confuse -> the one that stands for all of them
 _ALIKE = str.maketrans({"0": "o", "1": "l", "i": "l", "_": "-"})

@@ -108,7 +108,7 @@ class AcceptAction(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AcceptOutcome:
-    """A cell of the table: the action, the HTTP status and the body beside client_message_id."""
+    """A cell of the table: the action, the HTTP status and the body besides client_message_id."""
 
     action: AcceptAction
     status: int

@@ -38,7 +38,7 @@ def decode_base58(text: str) -> bytes:
     for letter in text:
         digit = _DIGITS.get(letter)
         if digit is None:
-            raise ValueError(f"{letter!r} is no base58 digit")
+            raise ValueError(f"{letter!r} is not a base58 digit")
         number = number * 58 + digit
     zeros = len(text) - len(text.lstrip(_ALPHABET[0]))
     return b"\0" * zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")
@@ -48,7 +48,7 @@ SCHEME = "pinch:"
 KEY_BYTES = 32
 _CHECKSUM_BYTES = 4
 _ADDRESS = re.compile(r"pinch:([1-9A-HJ-NP-Za-km-z]+)@(.+)")
-_MAX_DIGITS = 50  # of 36 bytes; bounds the arithmetic on a text from any peer
+_MAX_DIGITS = 50  # of 36 bytes; bounds the arithmetic on text from any peer
 _HOST = re.compile(rf"[!-?A-~]{{1,{PINCH_HOST_MAX_CHARS}}}")  # printable ASCII without space and @
 
 

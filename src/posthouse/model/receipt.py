@@ -28,7 +28,7 @@ class ReceiptState(enum.StrEnum):
 
     #: the full text was handed to the agent's program
     READ = "read"
-    #: the agent takes no such message
+    #: the agent accepts no such message
     REJECTED = "rejected"
 
 
@@ -75,7 +75,7 @@ def read_receipt(event: Event) -> Receipt:
         raise _malformed(f"its kind is {event.kind}, not {RECEIPT}")
     senders, agents, named = (_tags(event, name) for name in ("p", "from", "e"))
     if len(senders) != 1 or len(senders[0]) != 2 or not is_node_id(senders[0][1]):
-        raise _malformed("it has not exactly one p tag with a node id")
+        raise _malformed("it does not have exactly one p tag with a node id")
     if len(agents) > 1 or any(len(tag) != 2 or not is_agent_name(tag[1]) for tag in agents):
         raise _malformed("it has more than one from tag, or one that does not name an agent")
     if not 1 <= len(named) <= CONFIRMATION_MAX_IDS:

@@ -1,8 +1,8 @@
 """Configuration of the bus's safety rules (rate limit, breaker, back-pressure, dead letters), and the rules of room.
 
-Operators write `{"reliability": {...}}` in config.json; agents cannot change it when they publish. A file is valid
-as a whole or not at all; absent fields have their default. A full mailbox refuses messages, so it never holds more than
-its maximum; depth counts the messages that wait or are being handled before the one to decide. The text of the refusal
+Operators write `{"reliability": {...}}` in config.json; agents cannot change it when they publish. A file is valid as a
+whole or not at all; absent fields have their default. A full mailbox refuses messages, so it never holds more than its
+maximum; depth counts the messages that wait or are being handled, without the one to decide. The text of the refusal
 and the signal's content are contracts. The other rules are in rate and breaker.
 """
 
@@ -81,7 +81,11 @@ class Backpressure(_Section, frozen=True, kw_only=True, rename="camel", forbid_u
 
 
 class DeadLetterLimits(_Section, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The most dead letters of an endpoint: of refused messages the oldest go, of failed ones new mail is refused."""
+    """The limits of an endpoint's dead letters.
+
+    If there are too many of refused messages, the oldest are deleted. Those of failed messages are never deleted: at
+    the limit the endpoint refuses new mail.
+    """
 
     enabled: bool = True
     max_letters: Count = limits.DEAD_LETTERS_MAX
@@ -162,7 +166,7 @@ def check_pressure(depth: int, config: Backpressure) -> Pressure:
 
 
 def letters_refusal(count: int, size_bytes: int, config: DeadLetterLimits) -> str | None:
-    """Return why an endpoint with so many dead letters of failed messages takes no new mail; None if it does."""
+    """Return why an endpoint with so many dead letters of failed messages refuses new mail; None if it accepts mail."""
     if not config.enabled:
         return None
     if count >= config.max_letters:

@@ -24,7 +24,7 @@ from posthouse.model.message import Message
 from posthouse.model.strict_json import parse_jcs
 
 REQUEST, ANSWER = "request", "answer"
-REQUEST_MAX_S = float(HOUR_S)  # a caller that waits longer sends a message and reads its mail
+REQUEST_MAX_S = float(HOUR_S)  # a caller that could wait longer sends a plain message and reads its mail
 REASON_MAX_CHARACTERS = 500
 
 

@@ -78,7 +78,7 @@ def read_rotation(event: Event) -> Rotation:
     if proof is None:
         raise _malformed("it needs one proof tag")
     if node is not None and not is_node_id(node):
-        raise _malformed("its node tag is no node id")
+        raise _malformed("its node tag is not a node id")
     rotation = Rotation(node or event.pubkey, successor, proof, event.pubkey)
     if successor in (rotation.node, rotation.signer):
         raise _malformed("the successor is the key itself or its recovery key")
@@ -107,7 +107,7 @@ def _malformed(reason: str) -> PosthouseError:
 
 
 class KeyEnd(enum.StrEnum):
-    """Why a key may not be used any more."""
+    """Why a key must no longer be used."""
 
     #: its owner rotated it
     ROTATED = "rotated"

@@ -60,7 +60,7 @@ class Setting:
         return value
 
     def read_text(self, text: str) -> Value:
-        """Return the value of a text from the environment or the command line."""
+        """Return the value of a string from the environment or the command line."""
         return self.read(self._from_text(text.strip()))
 
     def _typed(self, given: Any) -> Value:
@@ -95,5 +95,5 @@ _ARTICLES: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "a text",
+    str: "a string",
 }

@@ -63,7 +63,7 @@ _BUS: tuple[Setting, ...] = (
         "bus.max_attempts",
         int,
         3,
-        "How often a message is started whose process ends before the handler does; then it is a dead letter.",
+        "Maximum starts of a message whose process ends before its handler does; after that it is a dead letter.",
         "",
         1,
         1_000,
@@ -137,12 +137,12 @@ _DAEMON: tuple[Setting, ...] = (
         None,
         "Collector of traces, http://HOST:PORT; the daemon traces messages that its agents send and read.",
     ),
-    Setting("daemon.trace_ratio", float, 1.0, "Part of the messages that begin a trace of their own.", "", 0.0, 1.0),
+    Setting("daemon.trace_ratio", float, 1.0, "Share of the messages that begin a trace of their own.", "", 0.0, 1.0),
     Setting(
         "daemon.report_usage",
         bool,
         False,
-        "Add to messages of a coding agent what its model used, as far as its program tells its hooks; readers see it.",
+        "Report a coding agent's model usage in its messages, if its program shows it to hooks; readers see it.",
     ),
 )
 _MCP: tuple[Setting, ...] = (
@@ -180,7 +180,7 @@ _PIPELINE: tuple[Setting, ...] = (
     Setting("pipeline.metrics_file", str, None, "File that a run writes metrics to, for the node exporter."),
     Setting("pipeline.openlineage_url", str, None, "Server that gets OpenLineage events of runs."),
     Setting("pipeline.driver_memory_mb", int, 1024, "Memory of the Spark driver.", "MB", 512, 1_048_576),
-    Setting("pipeline.publishers", str, None, "Nodes whose published roots the audit trusts, beside this one."),
+    Setting("pipeline.publishers", str, None, "Nodes whose published roots the audit trusts, besides this one."),
     Setting("pipeline.prices", str, "~/.posthouse/prices.toml", "File of prices per million tokens, by model."),
     Setting("pipeline.cds", bool, True, "Start Spark from an archive of its classes, kept in the cache directory."),
     Setting(
@@ -205,7 +205,7 @@ _PIPELINE: tuple[Setting, ...] = (
         "pipeline.compact_files",
         int,
         32,
-        "Small files of the newest day after which a run merges them.",
+        "Number of small files of the newest day at which a run merges them.",
         "files",
         2,
         10_000,

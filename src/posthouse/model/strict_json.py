@@ -208,7 +208,7 @@ def _text_fault(text: str) -> str | None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return "a text holds a lone surrogate"
+        return "a string holds a lone surrogate"
     return None
 
 
@@ -253,7 +253,7 @@ def _with_numbers(value: Any, is_signed: bool = False) -> Any:
 
 
 def ns_number(value: Any) -> Any:
-    """Return the number of a decimal text; any other value as it is."""
+    """Return the number that decimal text stands for; any other value as it is."""
     return int(value) if isinstance(value, str) and DECIMAL.fullmatch(value) else value
 
 

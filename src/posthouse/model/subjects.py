@@ -89,7 +89,7 @@ def prefixes(subject: str) -> Iterator[str]:
 
 @lru_cache(maxsize=8192)  # the same few subjects are validated for every message
 def _fault(subject: str, allow_wildcards: bool) -> str | None:
-    """Check a text of bounded length; a valid one is ASCII, so its characters are its bytes."""
+    """Check a string of bounded length; a valid one is ASCII, so its characters are its bytes."""
     if not subject:
         return "it is empty"
     tokens = subject.split(".")

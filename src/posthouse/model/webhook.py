@@ -135,7 +135,7 @@ def public_text(public_key: bytes) -> str:
 
 
 def parse_secret(text: str) -> bytes:
-    """Return the secret in a text, with or without its prefix, or raise value_invalid."""
+    """Return the secret in a string, with or without its prefix, or raise value_invalid."""
     try:
         secret = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
@@ -177,8 +177,10 @@ WEBHOOK_SETTINGS: tuple[Setting, ...] = (
         None,
         "Addresses or networks, separated by commas, that webhooks may reach although they are not public.",
     ),
-    Setting("relay.webhook_timeout_s", float, 10.0, "Time for the answer to a webhook.", "s", 0.05, 300),
-    Setting("relay.webhooks_per_mesh", int, 50, "Webhooks of one mesh, and incoming hooks.", "webhooks", 0, 10_000),
+    Setting("relay.webhook_timeout_s", float, 10.0, "Maximum time for the answer to a webhook.", "s", 0.05, 300),
+    Setting(
+        "relay.webhooks_per_mesh", int, 50, "Maximum webhooks of one mesh, and incoming hooks.", "webhooks", 0, 10_000
+    ),
     Setting("relay.smtp_url", str, None, "Server for e-mail of webhooks: smtp://USER:PASSWORD@HOST:PORT, or smtps."),
     Setting("relay.smtp_from", str, None, "Sender of e-mail of webhooks."),
 )

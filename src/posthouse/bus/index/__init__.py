@@ -1,1 +1,1 @@
-"""The index of a bus: which messages there are, by subject, endpoint and status; derived, rebuildable."""
+"""The index of a bus: its messages by subject, endpoint and status; derived, so it can be rebuilt."""

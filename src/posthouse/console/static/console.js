@@ -8,7 +8,7 @@
   const notice = document.getElementById("notice");
   const REFRESH_MS = 15000;
   const SETTLE_MS = 150;
-  const REST_FACTOR = 4; // rest after a refresh, in times of what it took
+  const REST_FACTOR = 4; // rest after a refresh, as a multiple of what it took
   let token = localStorage.getItem(KEY);
   let stream = null; // AbortController of the open stream
   let isPaused = false;
@@ -123,7 +123,7 @@
     }
   }
 
-  // One refresh at a time, with a rest in proportion to what it took: a page that costs much is loaded less often.
+  // One refresh at a time, with a rest in proportion to what it took: a page that is slow to load is loaded less often.
   let isRefreshing = false;
   let isStale = false;
   async function onChange(line) {

@@ -38,7 +38,7 @@ class Agent(NamedTuple):
     #: directory that the program works in; never leaves this host
     project: str | None
     summary: str | None
-    #: JSON array of texts
+    #: JSON array of strings
     capabilities: str
     status: str
     receipts: int

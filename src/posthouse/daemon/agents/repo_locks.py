@@ -51,7 +51,7 @@ class RepoLocks:
     """The locks that this daemon holds for reservations."""
 
     def __init__(self, find_locks: Callable[[], LockCalls], active: Callable[[], Sequence[Reservation]]) -> None:
-        """Make it; `find_locks` raises while there is no relay, `active` returns the active reservations."""
+        """Start with no locks; `find_locks` raises while there is no relay, `active` returns active reservations."""
         self._find_locks = find_locks
         self._active = active
         #: (agent, name of the lock) -> token
@@ -103,7 +103,7 @@ class RepoLocks:
             try:
                 await locks.renew(name, token, lease_ms=LEASE_MS, session=_session(row.agent))
                 return
-            except Refused:  # the lease is over
+            except Refused:  # the lease has ended
                 self._tokens.pop(key, None)
         await self._acquire_one(locks, row.agent, name, is_shared=bool(row.is_shared))
 

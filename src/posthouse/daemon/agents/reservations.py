@@ -1,9 +1,9 @@
 """Reserved paths: which agent works on which files, so that no two agents edit the same ones.
 
-A reservation holds a real path and everything below it, exclusive or shared, until its time is over, it is released, or
-the program of its agent has been gone for five minutes. One transaction decides a request: all of its paths are
-granted, or none is and the refusal names the holder. An agent never conflicts with itself; reserving a path again
-replaces its reservation. Reservations bind agents that ask: nothing here keeps a process from writing a file.
+A reservation holds a real path and everything below it, exclusive or shared, until it expires, it is released, or the
+program of its agent has been gone for five minutes. One transaction decides a request: all of its paths are granted, or
+none is and the refusal names the holder. An agent never conflicts with itself; reserving a path again replaces its
+reservation. Reservations bind agents that ask: nothing here keeps a process from writing a file.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Reservations:
         return await self._end(chosen, "released" if not is_forced else "forced", via)
 
     async def sweep(self) -> None:
-        """End reservations whose time is over or whose agent's program is gone."""
+        """End reservations that have expired or whose agent's program is gone."""
         over = [row for row in self._rows if row.left_s(self._clock) == 0]
         await self._end(over, "expired")
         await self._end([row for row in self.active if self._is_gone(row.agent)], "program_gone")

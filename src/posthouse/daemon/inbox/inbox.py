@@ -1,11 +1,10 @@
 """The inbox: messages for this node, stored once each before they are confirmed to the relay.
 
 Every agent of the host has its own inbox and read state; the default inbox has the agent "". A message is stored once,
-with a row for each agent whose inbox it is in, and is never in none. It is new if its sender with its agent and its
-client_message_id were not seen before; only then are the `on_new` callbacks
-called, after the commit. The relay refuses a second message under one client_message_id, but a relay restored from a
-backup may have forgotten the first: the inbox keeps a different message as a new one that `conflicts_with` the first,
-so it is never dropped.
+with a row for each agent whose inbox it is in, and is always in at least one. It is new if its combination of sender,
+sender's agent and client_message_id was not seen before; only then are the `on_new` callbacks called, after the commit.
+The relay refuses a second message under one client_message_id, but a relay restored from a backup may have forgotten
+the first: the inbox keeps a different message as a new one that `conflicts_with` the first, so it is never dropped.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class Inbox:
         return await self.store.pool.run(lambda db: [InboxItem(*row) for row in db.execute(SQL.between_agents, given)])
 
     async def known_messages(self, message_ids: Sequence[str]) -> set[str]:
-        """Return those of these messages that the inbox has."""
+        """Return which of these messages the inbox has."""
         wanted = msgspec.json.encode(message_ids).decode()
         return await self.store.pool.run(lambda db: {found for (found,) in db.execute(SQL.known_messages, (wanted,))})
 
@@ -174,7 +173,7 @@ class Inbox:
         await self.store.writer.run(lambda tx: tx.db.execute(SQL.rename_agent, (to, name)).fetchall())
 
     async def mark_all_seen(self, wanted: InboxFilter) -> int:
-        """Mark as read every message in the inbox now that a filter selects; return how many were unread."""
+        """Mark as read every message that a filter selects in the inbox now; return how many were unread."""
         newest = await self.newest_position()
         before = newest + 1 if wanted.before is None else min(wanted.before, newest + 1)
         wanted = wanted._replace(before=before, is_unread=True, is_newest_first=False, limit=_SWEEP_ROWS)
@@ -239,7 +238,7 @@ def _put(tx: JournalTransaction, items: Sequence[NewItem], *, is_bridged: bool) 
 
 
 class _Known(NamedTuple):
-    """What identifies a stored message beside its sender, the sender's agent and its client_message_id."""
+    """What identifies a stored message besides its sender, the sender's agent and its client_message_id."""
 
     id: str
     message_id: str

@@ -96,7 +96,7 @@ class InboxItem(NamedTuple):
         return not self.is_failure and self.undecryptable is None
 
     def is_stale(self, now_ns: int) -> bool:
-        """Return True after the time until which its sender says that the message is valid."""
+        """Return True once the time has passed until which the message is valid, according to its sender."""
         return self.valid_until_ns is not None and now_ns >= self.valid_until_ns
 
     def is_withheld(self, now_ns: int) -> bool:

@@ -41,7 +41,7 @@ class ReceivedRequests:
         return None if found is None else ReceivedRequest(*found)
 
     def note_new(self, deadlines_ns: Iterable[int | None]) -> None:
-        """Note the deadlines of requests that have come."""
+        """Note the deadlines of requests that have arrived."""
         known = [each for each in (self._next_deadline_ns, *deadlines_ns) if each is not None]
         self._next_deadline_ns = min(known, default=None)
 
@@ -51,13 +51,13 @@ class ReceivedRequests:
         after_ns = self._closed_through_ns if self._closed_through_ns <= now_ns else 0  # the clock was set back
         if self._next_deadline_ns is None or now_ns < self._next_deadline_ns:
             return
-        self._next_deadline_ns = None  # a request that comes meanwhile notes its own
+        self._next_deadline_ns = None  # a request that arrives during this notes its own deadline
         self.note_new([await self._store.writer.run(lambda tx: _close_late(tx, after_ns, now_ns))])
         self._closed_through_ns = now_ns
 
 
 def close_request(tx: JournalTransaction, position: int) -> None:
-    """Close a request that has come after its deadline."""
+    """Close a request that arrived after its deadline."""
     tx.db.execute(SQL.close, {"now_ns": tx.now_ns, "position": position})
 
 

@@ -2,8 +2,8 @@
 
 Only the same agent of the same node replaces a message, whatever the meta says. Rows of agents that have not read the
 earlier message are closed: no list of unread mail, count or hook shows them. An agent that has read it keeps it and
-gets the later message as mail. A withdrawal has no other content, so only these agents get it. The order in which
-the two arrive makes no difference.
+gets the later message as mail. A withdrawal has no other content, so only agents that have read the earlier message get
+it. The order in which the two arrive makes no difference.
 """
 
 from __future__ import annotations

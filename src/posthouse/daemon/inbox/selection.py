@@ -21,7 +21,7 @@ from posthouse.storage.sql_files import Statements
 SQL = Statements("posthouse.daemon.inbox", "selection.sql")
 INDEX_ROWS = 500  # per transaction: some milliseconds
 SEARCH_MAX_CHARACTERS = 256
-#: a quoted phrase, or a word; a star behind it matches the beginning of words
+#: a quoted phrase, or a word; a star after it matches the beginning of words
 _TERM = re.compile(r'"([^"]*)"(\*?)|([^\s"]+)')
 
 
@@ -83,7 +83,7 @@ def select_rows(db: apsw.Connection, columns: str, wanted: InboxFilter) -> list[
     """Return the rows of a page."""
     where, values = wanted.condition()
     order = "DESC" if wanted.is_newest_first else "ASC"
-    if wanted.is_unread:  # SQLite prefers the primary key, and reads all mail that was read
+    if wanted.is_unread:  # otherwise SQLite takes the primary key and scans all mail that was read
         columns = columns.replace("FROM inbox_agent JOIN", "FROM inbox_agent INDEXED BY inbox_agent_unread JOIN")
     query = f"{columns} WHERE {where} ORDER BY inbox_agent.position {order} LIMIT ?"
     return list(db.execute(query, (*values, wanted.limit)))
@@ -98,7 +98,7 @@ def newest_position(db: apsw.Connection) -> int:
 def search_expression(text: str) -> str:
     """Return the expression that finds messages with every word and every "quoted phrase" of a text.
 
-    A star behind a word or phrase matches any ending. Everything else in the text is data, never an operator.
+    A star after a word or phrase matches any ending. Everything else in the text is data, never an operator.
     """
     if len(text) > SEARCH_MAX_CHARACTERS:
         raise error("parameter_invalid", name="search", reason=f"it has more than {SEARCH_MAX_CHARACTERS} characters")

@@ -35,7 +35,7 @@ HOUR_NS = 3_600 * SECOND_NS
 _NS_DIGITS = 19
 _PAGES_MAX = 20  # of the relay's history that one request searches for an agent's messages
 _LOCAL = "local:"  # begins a cursor in the inbox
-HistoryCursor = Annotated[str, form("`before` of the page before.", _LOCAL + "[0-9]{1,15}", "[A-Za-z0-9_-]{32}")]
+HistoryCursor = Annotated[str, form("`before` of the previous page.", _LOCAL + "[0-9]{1,15}", "[A-Za-z0-9_-]{32}")]
 
 
 class HistoryQuery(msgspec.Struct):

@@ -82,7 +82,7 @@ class ItemQuery(msgspec.Struct):
 
 
 class EventsQuery(msgspec.Struct):
-    #: messages of every agent of this host as they come; only the agent's own are repeated after Last-Event-ID
+    #: messages of every agent of this host as they arrive; only the agent's own are repeated after Last-Event-ID
     all_agents: bool = False
 
 
@@ -238,7 +238,7 @@ async def show_thread(call: LocalCall) -> HttpResponse:
 
 
 async def _boundary(call: LocalCall, text: str | None) -> merged.Boundary | None:
-    """Return the message, the time, or the end of a page, that a text names."""
+    """Return the message, the time, or the end of a page, that a string names."""
     if text is None:
         return None
     if _TIME.match(text):

@@ -105,7 +105,7 @@ class Outbox:
         return await self.store.pool.run(lambda db: [str(name) for (name,) in db.execute(SQL.open_destinations)])
 
     async def note_relay_epoch(self, epoch: str, since_ns: int) -> list[str]:
-        """Note the epoch of the relay; return the destinations of rows that a relay with another one gets again."""
+        """Note the relay's epoch; if it is another one, return the destinations of rows that the relay gets again."""
         return await self.store.writer.run(lambda tx: transitions.reopen_answered_rows(tx, epoch, since_ns, self._mesh))
 
     async def claim(self, destination: str, limit: int) -> list[Claimed]:

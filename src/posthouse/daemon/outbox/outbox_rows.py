@@ -34,7 +34,7 @@ class NewRow(NamedTuple):
 
 
 class SentBefore(NamedTuple):
-    """A message that the relay has from this host, and the outbox lost."""
+    """A message of this host that the relay has and the outbox has lost."""
 
     row: NewRow
     #: seq at the relay

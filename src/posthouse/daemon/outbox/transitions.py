@@ -124,7 +124,7 @@ def _insert_row(
 
 
 def _local_fields(row: NewRow) -> dict[str, Any]:
-    """Return the fields that only this journal has of a message within this host: that it was local, and its usage."""
+    """Return what only this journal records about a message within this host: that it was local, and its usage."""
     if b'"pubkey":"%b"' % row.destination.encode() not in row.event:  # decoding every event would cost more
         return {}
     meta = read_message(decode_event(row.event)).meta

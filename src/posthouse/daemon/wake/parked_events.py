@@ -31,7 +31,7 @@ class ParkedEvent(NamedTuple):
     event_id: str
     mesh: str | None
     ref: str | None
-    #: JSON object of texts
+    #: JSON object of strings
     environment: str
     attempts: int
     last_exit: int
@@ -59,7 +59,7 @@ class ParkedEvent(NamedTuple):
 
 
 def retry_s(attempts: int, first: int) -> int:
-    """Return the seconds until the next attempt, after `attempts` of which the `first` ones were immediate."""
+    """Return the seconds until the next attempt; of the `attempts` so far, the first `first` were immediate."""
     return int(min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(attempts - first, 10)))
 
 

@@ -83,7 +83,7 @@ class Session:
         return clock.boot_ns() < self._busy_until_ns
 
     def begin_wait(self) -> Waiter:
-        """Return a new waiter; it ends the one before."""
+        """Return a new waiter; it ends the previous one."""
         if self.waiter is not None:
             self.waiter.end()
         self.waiter = Waiter()

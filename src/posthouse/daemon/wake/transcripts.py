@@ -2,8 +2,9 @@
 
 Claude Code writes a file of JSON lines for each session and names it to its hooks. An answer of the model is several
 lines with one id, each with the usage known so far, so the last line of an id counts. `input_tokens` there leaves out
-what a cache had or got; here it includes both. Counting starts where the file ends when a hook first names it: earlier
-usage belongs to messages that were sent before. The text of a transcript is neither kept nor logged.
+tokens that were read from or written to a cache; here it includes both. Counting starts where the file ends when a hook
+first names it: earlier usage belongs to messages that were sent before. The text of a transcript is neither kept nor
+logged.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class UserHooks:
         await self.begin(self._sources())
 
     async def begin(self, sources: Iterable[Source]) -> None:
-        """Give the hooks their cursors in journals that they may not have read yet, before events are added there."""
+        """Give the hooks their cursors in journals that they might not have read yet, before events are added there."""
         for source in sources:
             for hook in self.hooks:
                 if source.kind == RECORDS[hook.event][0]:

@@ -44,7 +44,7 @@ class Waiting(Protocol):
         ...
 
     async def wait_for(self, event: asyncio.Event, seconds: float) -> None:
-        """Wait until the event is set, the time is over, or the daemon stops."""
+        """Wait until the event is set, the time has passed, or the daemon stops."""
         ...
 
 

@@ -218,7 +218,7 @@ async def run_wait(call: ToolCall, arguments: WaitArguments) -> InboxAnswer:
 
 WAIT = ToolSpec(
     "wait",
-    "Wait for mail that no wait has shown. Empty: time is over, call again.",
+    "Wait for mail that no wait has shown. Empty: timed out, call again.",
     WaitArguments,
     InboxAnswer,
     run_wait,

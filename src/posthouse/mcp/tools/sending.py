@@ -9,7 +9,7 @@
     not_queued  the queue of a reader of the topic was full; that reader gets it from the topic's history
 
 A state never claims more than is known. When `send` answers, the message is on this host's disk. With `wait_s` the
-message is a request: `send` answers with the reply, or refuses when the time is over.
+message is a request: `send` answers with the reply, or refuses when the time is up.
 """
 
 from __future__ import annotations

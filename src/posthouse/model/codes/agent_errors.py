@@ -51,7 +51,7 @@ _CONFIGURATIONS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "agent_config_changed",
         409,
-        "another program changed {path} meanwhile",
+        "another program has changed {path} in the meantime",
         "Run the command again to see the change it would make now.",
     ),
     ErrorSpec(

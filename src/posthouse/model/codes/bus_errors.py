@@ -39,7 +39,7 @@ BUS: tuple[ErrorSpec, ...] = (
         "endpoint_group_conflict",
         409,
         "the endpoint {subject} cannot be served {first} and {second} at the same time",
-        "Give all subscriptions of the endpoint, in every process, the same `group`, or none of them one.",
+        "Give all subscriptions of the endpoint, in every process, the same `group`, or give none of them a group.",
     ),
     ErrorSpec(
         "message_unknown",
@@ -56,7 +56,7 @@ BUS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "dead_letter_trimmed",
         410,
-        "the dead letter {id} has no payload any more: it made room for newer letters",
+        "the payload of the dead letter {id} was dropped to make room for newer letters",
         "Let its sender publish the message again; deadLetters.maxBytes in config.json bounds what is kept.",
     ),
     ErrorSpec(

@@ -76,7 +76,7 @@ COMMAND: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "relay_running",
         409,
-        "the relay runs already: {url} (pid {pid})",
+        "the relay is already running: {url} (pid {pid})",
         "Use it, or stop it with `posthouse relay down`.",
     ),
     ErrorSpec(
@@ -97,13 +97,13 @@ COMMAND: tuple[ErrorSpec, ...] = (
         "relay_start_slow",
         504,
         "the relay (pid {pid}) did not answer within {seconds} s",
-        "It may still start; relay.log in its directory says what it does.",
+        "It may still start; relay.log in its directory says what it is doing.",
         exit=Exit.UNREACHABLE,
     ),
     ErrorSpec(
         "relay_run_unknown",
         503,
-        "a relay runs there, but {path} does not say in which process",
+        "a relay is running there, but {path} does not say in which process",
         "It is starting or stopping: try again. A relay of an older version has no such file: stop it where it runs.",
         exit=Exit.UNREACHABLE,
     ),
@@ -111,7 +111,7 @@ COMMAND: tuple[ErrorSpec, ...] = (
         "relay_stop_slow",
         504,
         "the relay (pid {pid}) did not stop within {seconds} s",
-        "Its log says what it waits for; killing it loses no accepted event.",
+        "Its log says what it is waiting for; killing it loses no accepted event.",
         exit=Exit.UNREACHABLE,
     ),
     ErrorSpec(

@@ -39,6 +39,8 @@ CONSOLE: tuple[ErrorSpec, ...] = (
         "the form is incomplete: {reason}",
         "Load the page again and repeat the action.",
     ),
-    transient("console_busy", 503, "the console answers {limit} requests already", "Close other tabs, or try again."),
+    transient(
+        "console_busy", 503, "the console is already answering {limit} requests", "Close other tabs, or try again."
+    ),
     transient("console_stopping", 503, "the console is stopping", "Start it again: `posthouse console`."),
 )

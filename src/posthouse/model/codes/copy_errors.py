@@ -49,12 +49,12 @@ COPIES: tuple[ErrorSpec, ...] = (
         "copy_of_another",
         409,
         "the copy {path} cannot follow this relay: {reason}",
-        "Give the URL of the relay that the copy is of, or follow into another directory.",
+        "Give the URL of the relay that was copied, or follow into another directory.",
     ),
     ErrorSpec(
         "copy_promoted",
         409,
-        "the copy {path} is being promoted: it does not follow any more",
+        "the copy {path} is being promoted: it no longer follows",
         "Run `posthouse relay promote` again to complete it. To follow again, use another directory.",
     ),
     ErrorSpec(

@@ -185,7 +185,7 @@ _ROWS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "message_stale",
         409,
-        "the message {id} was valid until {valid_until} only, so its text is withheld",
+        "the message {id} was valid only until {valid_until}, so its text is withheld",
         "Ask its sender whether it still holds. `posthouse inbox show ID --confirm` shows the text anyway.",
     ),
     ErrorSpec(
@@ -220,11 +220,11 @@ _AGENTS: tuple[ErrorSpec, ...] = (
         "this host has no agent {name!r}",
         "`posthouse agent ls` lists the agents; `posthouse agent add {name}` adds this one.",
     ),
-    ErrorSpec("agent_exists", 409, "this host has an agent {name!r} already", "Choose another name."),
+    ErrorSpec("agent_exists", 409, "this host already has an agent {name!r}", "Choose another name."),
     ErrorSpec(
         "agent_retired",
         409,
-        "the agent {name!r} takes no mail: {reason}",
+        "the agent {name!r} accepts no mail: {reason}",
         "Write to another agent or to the host itself; `posthouse agent add` on its host brings it back.",
     ),
     ErrorSpec(
@@ -274,14 +274,14 @@ _AGENTS: tuple[ErrorSpec, ...] = (
         "reservation_path_invalid",
         400,
         "{path!r} is not an absolute path",
-        "Give the whole path, from / on.",
+        "Give the full path, beginning with /.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(
         "reservation_repo_unknown",
         400,
         "{path} is not in a git repository with a commit: {reason}",
-        "Reserve it without --repo: agents on this host are kept off all the same.",
+        "Reserve it without --repo: that still keeps other agents on this host off it.",
     ),
     ErrorSpec(
         "process_unknown",

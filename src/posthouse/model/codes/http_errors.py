@@ -127,7 +127,7 @@ _FRAMES: tuple[ErrorSpec, ...] = (
     ErrorSpec("frame_too_large", 413, "the frame has more than {limit} bytes", "Send shorter lists of commands."),
     ErrorSpec("verb_unknown", 400, "there is no command {verb!r}", _STREAM),
     ErrorSpec("operation_unknown", 400, "the LOCK command supports {operations}", _STREAM),
-    ErrorSpec("subscription_id_invalid", 400, "a subscription id is a text of 1 to {limit} characters", _STREAM),
+    ErrorSpec("subscription_id_invalid", 400, "a subscription id is a string of 1 to {limit} characters", _STREAM),
     ErrorSpec(
         "subscription_exists",
         409,

@@ -101,7 +101,7 @@ KEYS: tuple[ErrorSpec, ...] = (
         "key_revoked",
         403,
         "an admin of the relay has revoked the key {node}",
-        "Make a new key with `posthouse keys new`, and ask an admin to replace the revoked one by it.",
+        "Make a new key with `posthouse keys new`, and ask an admin to replace the revoked one with it.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
@@ -119,7 +119,7 @@ KEYS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "already_rotated",
         409,
-        "the key {node} has another successor already: {successor}",
+        "the key {node} already has another successor: {successor}",
         "The first rotation counts. If it was not yours, ask an admin of the relay to revoke {successor}.",
         exit=Exit.IDENTITY,
     ),
@@ -140,7 +140,7 @@ KEYS: tuple[ErrorSpec, ...] = (
         "recovery_refused",
         403,
         "{signer} is not the recovery key of {node}",
-        "A key names its recovery key in advance with `posthouse keys recovery`; else ask an admin of the relay.",
+        "A key names its recovery key in advance with `posthouse keys recovery`; otherwise ask an admin of the relay.",
         exit=Exit.IDENTITY,
     ),
 )

@@ -29,7 +29,7 @@ PINCH: tuple[ErrorSpec, ...] = (
         "pinch_approval_unsupported",
         400,
         "{variable} asks for the approval of keys, which this relay does not have: any key could connect",
-        "Remove the variable to let any agent connect that proves its key, or keep the Pinch relay.",
+        "Remove the variable to let any agent that proves its key connect, or keep the Pinch relay.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(

@@ -17,7 +17,7 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         503,
         "Java, which runs Spark, ended while the command ran: {reason}",
         "If the system killed it, free memory; if its heap was full, raise pipeline.driver_memory_mb. Then run the "
-        "command again: a lake has only what was committed.",
+        "command again: a lake holds only what was committed.",
         exit=Exit.UNREACHABLE,
     ),
     ErrorSpec(
@@ -83,7 +83,7 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         409,
         "{url} is not the store that this lake has copied: {reason}",
         "Nothing was copied. An older file was put in its place. Bring the newer file back, or begin a new epoch with "
-        "`posthouse relay restore --in-place`, which keeps both histories apart.",
+        "`posthouse relay restore --in-place`, which keeps the two histories apart.",
         exit=Exit.BROKEN,
     ),
     transient(
@@ -124,7 +124,7 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "lake_outdated",
         409,
         "the table {table} of the lake {path} is older than its bronze tables",
-        "Run `posthouse pipeline run` first: a run has ended before it brought every table up to date.",
+        "Run `posthouse pipeline run` first: a run ended before it had brought every table up to date.",
     ),
     ErrorSpec(
         "lake_newer",

@@ -69,7 +69,7 @@ _REQUESTS: tuple[ErrorSpec, ...] = (
     transient(
         "open_requests_exceeded",
         429,
-        "{count} requests wait for answers already",
+        "{count} requests are already waiting for answers",
         "Retry when some of them have ended; the limit is per node and for the whole relay.",
     ),
 )

@@ -39,7 +39,7 @@ STORAGE: tuple[ErrorSpec, ...] = (
         "store_unavailable",
         503,
         "the database {url} cannot be reached: {reason}",
-        "Retry in a moment; the relay connects again by itself. If it persists, check the PostgreSQL server.",
+        "Retry in a moment; the relay reconnects by itself. If it persists, check the PostgreSQL server.",
     ),
     transient(
         "relay_behind",
@@ -151,7 +151,7 @@ STORAGE: tuple[ErrorSpec, ...] = (
         "store_on_server",
         409,
         "the store of this relay is the database {url}, not a file",
-        "Use the tools of PostgreSQL: REINDEX DATABASE writes its indexes again, VACUUM FULL gives space back, "
+        "Use the tools of PostgreSQL: REINDEX DATABASE rebuilds its indexes, VACUUM FULL gives space back, "
         "pg_amcheck checks its pages.",
     ),
     ErrorSpec(
@@ -264,7 +264,7 @@ STORAGE: tuple[ErrorSpec, ...] = (
         "backup_key_differs",
         409,
         "the backup belongs to the relay {backup}, but {path} is the key of another",
-        "Restore into an empty directory, or move key.json away if the relay shall take the key of the backup.",
+        "Restore into an empty directory, or move key.json away if the relay should take the key of the backup.",
     ),
     ErrorSpec(
         "cursor_invalid",
