@@ -43,7 +43,7 @@ def add(
     For example:
 
         posthouse agent add claude --program claude-code
-        posthouse agent add reviewer --capability review --summary "reviews pull requests"
+        posthouse agent add reviewer --capability review --summary "reviews changes"
     """
     with daemon_options.client() as daemon:
         agent = daemon.register(
@@ -144,7 +144,7 @@ def pause(
     For example:
 
         posthouse agent pause claude --for 2h --reason "usage limit"
-        posthouse agent pause --program claude-code --until 2026-01-31T06:00:00Z --reason night
+        posthouse agent pause --program claude-code --until 2026-01-31T06:00:00Z
     """
     from posthouse.model.clock import format_utc, system_clock
     from posthouse.model.limits import SECOND_NS
@@ -194,7 +194,7 @@ def set_(
 
     For example:
 
-        posthouse agent set reviewer --on-mail 'notify-send "mail for $POSTHOUSE_AGENT"'
+        posthouse agent set reviewer --on-mail 'notify-send mail "$POSTHOUSE_AGENT"'
         posthouse agent set reviewer --on-mail ''
     """
     with daemon_options.client() as daemon:

@@ -49,7 +49,8 @@ def pub(
     For example:
 
         posthouse bus pub team.builder '{"content": "please build"}'
-        posthouse bus pub team.builder "please build" --text --from team.lead --ttl 600 --wait 30
+        posthouse bus pub team.builder "please build" --text --from team.lead
+        posthouse bus pub team.builder "please build" --text --ttl 600 --wait 30
         echo '[1, 2]' | posthouse bus pub 'team.*' - --json
     """
     content = bus_session.read_payload(payload, text)

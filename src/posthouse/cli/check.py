@@ -253,8 +253,9 @@ def relay(
     For example:
 
         posthouse check relay
-        posthouse check relay --relay https://relay.example:7420 --token-file ~/.posthouse/metrics_token
-        posthouse check relay --warn oldest=15m --critical oldest=2h --critical disk_free=2G --warn dead=off --json
+        posthouse check relay --relay relay.example:7420 --token-file metrics_token
+        posthouse check relay --warn oldest=15m --critical oldest=2h --json
+        posthouse check relay --warn dead=off --critical disk_free=2G
     """
     report = Report("relay", with_thresholds(RELAY_MEASURES, warn, critical))
     return _run(report, lambda: _check_relay(report, relay_options, token_file), timeout_s, output)
@@ -275,8 +276,8 @@ def daemon(
     For example:
 
         posthouse check daemon
-        posthouse check daemon --warn oldest=2m --critical oldest=30m --critical offline=1
-        posthouse check daemon --warn outbox=100 --json
+        posthouse check daemon --warn oldest=2m --critical oldest=30m
+        posthouse check daemon --warn outbox=100 --critical offline=1 --json
     """
     report = Report("daemon", with_thresholds(DAEMON_MEASURES, warn, critical))
     return _run(report, lambda: _check_daemon(report, daemon_options), timeout_s, output)

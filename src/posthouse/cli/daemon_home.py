@@ -238,7 +238,7 @@ def backup(
     For example:
 
         posthouse daemon backup laptop.backup
-        posthouse daemon backup /media/stick/laptop.backup --passphrase-file ~/.backup-passphrase --json
+        posthouse daemon backup laptop.backup --passphrase-file ./passphrase --json
     """
     from posthouse.cli.config import find_home
     from posthouse.daemon.directory import DaemonDirectory
@@ -268,7 +268,7 @@ def restore(
     For example:
 
         posthouse daemon restore laptop.backup
-        posthouse daemon restore laptop.backup --passphrase-file ~/.backup-passphrase --json
+        posthouse daemon restore laptop.backup --passphrase-file ./passphrase --json
     """
     from posthouse.cli.config import find_home
     from posthouse.daemon.directory import DaemonDirectory

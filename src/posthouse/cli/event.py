@@ -197,8 +197,8 @@ def publish(
     For example:
 
         posthouse event publish "hello" --tag t=greetings
-        posthouse event publish "for your eyes" --mesh team --seal-for bob
-        echo '{"state":"green"}' | posthouse event publish - --kind 30000 --tag d=build/main --json
+        posthouse event publish "for your eyes" --mesh team --seal-for bob --json
+        echo green | posthouse event publish - --kind 30000 --tag d=build/main
     """
     text = read_text(content)
     tags = parse_tags(tag)
@@ -233,8 +233,8 @@ def get(
 
     For example:
 
-        posthouse event get 643b6dcfe2204e80670cf8585ec25134e303c68d3efdfb2d0efc7f5668bc739e
-        posthouse event get 643b6dcfe2204e80670cf8585ec25134e303c68d3efdfb2d0efc7f5668bc739e --mesh team --json
+        posthouse event get 643b...739e
+        posthouse event get 643b...739e --mesh team --json
     """
 
     async def work(client: Client) -> None:
@@ -399,8 +399,8 @@ def delete(
 
     For example:
 
-        posthouse event delete 4f0c...19aa
-        posthouse event delete --address "30000:$NODE:build/main" --reason "wrong branch" --json
+        posthouse event delete 4f0c...19aa --reason "wrong branch"
+        posthouse event delete --address "30000:$NODE:build/main" --json
     """
     if not ids and not address:
         raise error("usage", text="give an event id or --address", hint="`posthouse event query` lists events.")

@@ -147,7 +147,7 @@ def mail(
 
         posthouse inbox
         posthouse inbox --unread --from bob --json
-        posthouse inbox --search 'deploy "roll back" postgres*' --before 2026-01-31T00:00:00Z
+        posthouse inbox --search '"roll back" deploy*' --before 2026-01-31T00:00:00Z
         posthouse inbox --direct --count 10 --key-file ./agent.json
     """
     if reading.direct:

@@ -55,7 +55,7 @@ def join(
 
     For example:
 
-        posthouse join 'posthouse://relay.example:7420/team?relay=ed25519:03a1...31b8&code=Zk3...' --name bob
+        posthouse join 'posthouse://relay.example:7420/team?relay=...' --name bob
         posthouse join - < invite.txt
     """
     from posthouse.client import Membership, Memberships, parse_invite

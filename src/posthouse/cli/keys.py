@@ -123,7 +123,7 @@ def rotate(*, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAI
     For example:
 
         posthouse keys rotate
-        posthouse keys rotate --key-file ./agent.json --relay relay.example:7420 --json
+        posthouse keys rotate --key-file ./agent.json --relay relay.example:7420
     """
     from posthouse.keys import keyfile
 
@@ -194,11 +194,12 @@ def recover(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Replace a lost key with the key of this node, which is created if there is none; needs the recovery key.
+    r"""Replace a lost key with the key of this node, which is created if there is none; needs the recovery key.
 
     For example:
 
-        posthouse keys recover ed25519:03a1...31b8 --recovery-key ./recovery.json --relay relay.example:7420
+        posthouse keys recover ed25519:03a1...31b8 --recovery-key ./recovery.json \
+            --relay relay.example:7420
     """
     import asyncio
 

@@ -315,7 +315,7 @@ def run(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> int:
-    """Run a command while holding a lock, and exit with its exit code; without --wait-s wait for the lock indefinitely.
+    r"""Run a command while holding a lock and exit with its exit code; without --wait-s wait for the lock indefinitely.
 
     A second `lock run` of the same key waits like that of any other key.
 
@@ -326,7 +326,8 @@ def run(
     For example:
 
         posthouse lock run db/main -- ./migrate.sh
-        posthouse lock run deploy --wait-s 0 --lease-s 60 -- sh -c 'deploy --token "$POSTHOUSE_FENCING_TOKEN"'
+        posthouse lock run deploy --wait-s 0 --lease-s 60 -- \
+            sh -c 'deploy --token "$POSTHOUSE_FENCING_TOKEN"'
     """
     from posthouse.cli.lock_child import run_command
 

@@ -66,7 +66,8 @@ def invite(
     For example:
 
         posthouse mesh invite team
-        posthouse mesh invite team --role reader --uses 5 --expires-s 3600 --address relay.example:7420 --json
+        posthouse mesh invite team --role reader --uses 5 --expires-s 3600
+        posthouse mesh invite team --address relay.example:7420 --json
     """
     from posthouse.client.relay_url import relay_at
 

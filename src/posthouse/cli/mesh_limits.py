@@ -80,7 +80,7 @@ def limits(
 
         posthouse mesh limits team
         posthouse mesh limits team --max-events 100000 --on-full drop_oldest
-        posthouse mesh limits team --max-age 90d --max-age 1000-1002=30d --versions 10
+        posthouse mesh limits team --max-age 90d --max-age 1000-1002=30d
         posthouse mesh limits team --allow --max-bytes 1000000000 --json
     """
     changes = numbers.changes()

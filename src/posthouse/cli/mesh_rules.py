@@ -61,7 +61,7 @@ def set_(
     For example:
 
         posthouse mesh rule set team 30000 'builds/{d}'
-        posthouse mesh rule set team 30000 deploy/production --prefix release/ --json
+        posthouse mesh rule set team 30000 deploy/production --prefix release/
     """
 
     async def work(client: Client) -> None:

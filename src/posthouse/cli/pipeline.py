@@ -40,7 +40,8 @@ def query(
     For example:
 
         posthouse pipeline query 'SHOW TABLES'
-        posthouse pipeline query 'SELECT day, sum(messages) FROM gold_traffic_hourly GROUP BY day ORDER BY day'
+        posthouse pipeline query 'SELECT day, sum(messages)
+            FROM gold_traffic_hourly GROUP BY day ORDER BY day'
     """
     from posthouse.pipeline.serve import ask_server
 

@@ -93,7 +93,7 @@ def run(
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Copy new journal records into the lake, then bring every table up to date.
+    r"""Copy new journal records into the lake, then bring every table up to date.
 
     A run that fails or is killed can be repeated: no row is duplicated or missing. If a source is a relay, the Merkle
     root of every new batch is published there as a signed event. With --every the command repeats until Ctrl-C or
@@ -105,7 +105,8 @@ def run(
         posthouse pipeline run
         posthouse pipeline run --source ~/.posthouse/relay --lake /data/lake
         posthouse pipeline run --source https://relay.example.org --every 60s
-        posthouse pipeline run --source https://relay.example.org --lake s3://bucket/lake --master spark://host:7077
+        posthouse pipeline run --source https://relay.example.org \
+            --lake s3://bucket/lake --master spark://host:7077
     """
     if once and every is not None:
         raise error("usage", text="--once and --every exclude each other")

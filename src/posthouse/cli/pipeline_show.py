@@ -119,9 +119,9 @@ def export(
 
     For example:
 
-        posthouse pipeline export conversations.jsonl --rules redact.toml
-        posthouse pipeline export conversations.parquet
-        posthouse pipeline export again.jsonl --again conversations.jsonl.manifest.json
+        posthouse pipeline export chats.jsonl --rules redact.toml
+        posthouse pipeline export chats.parquet
+        posthouse pipeline export again.jsonl --again chats.jsonl.manifest.json
     """
     from posthouse.pipeline.export_conversations import (
         FORMATS,

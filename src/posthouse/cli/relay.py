@@ -56,7 +56,7 @@ def up(
     flags: RelayFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """Run a relay until Ctrl-C or SIGTERM; it prints its address when it is ready.
+    r"""Run a relay until Ctrl-C or SIGTERM; it prints its address when it is ready.
 
     To listen on other addresses than loopback it needs TLS, or a proxy that terminates TLS, and an administrator. In
     the background it logs to relay.log in its directory; `relay down` stops it. SIGHUP makes it read settings and
@@ -68,7 +68,8 @@ def up(
         posthouse relay up
         posthouse relay up --detach
         posthouse relay up --listen 127.0.0.1:0 --data-dir ./relay --json
-        posthouse relay up --listen 0.0.0.0:7420 --tls-cert cert.pem --tls-key key.pem --admin ed25519:...
+        posthouse relay up --listen 0.0.0.0:7420 --admin ed25519:... \
+            --tls-cert cert.pem --tls-key key.pem
     """
     import_for_server()
     from posthouse.relay.process import run_relay, server_settings

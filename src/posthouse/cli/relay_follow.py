@@ -49,8 +49,8 @@ def follow(
 
     For example:
 
-        posthouse relay follow https://relay.example:7420 --data-dir /var/lib/posthouse/standby
-        posthouse relay follow 127.0.0.1:7420 --data-dir ./standby --metrics-listen 127.0.0.1:9100 --json
+        posthouse relay follow https://relay.example:7420 --data-dir ./standby
+        posthouse relay follow relay.example:7420 --metrics-listen 127.0.0.1:9100
     """
     from posthouse.cli.log import log_to_stderr
     from posthouse.relay.listen import parse_metrics_listen

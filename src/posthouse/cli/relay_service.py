@@ -195,7 +195,7 @@ def install_service(
     flags: RelayFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """Write a systemd user unit, or on macOS a launchd agent, that runs the relay and restarts it.
+    r"""Write a systemd user unit, or on macOS a launchd agent, that runs the relay and restarts it.
 
     The unit waits until the relay is ready, restarts it if it hangs, and reloads settings and certificates with
     `systemctl --user reload posthouse-relay`. Options given here become options of `relay up`; the settings file and
@@ -204,7 +204,8 @@ def install_service(
     For example:
 
         posthouse relay install-service
-        posthouse relay install-service --listen 0.0.0.0:7420 --tls-cert cert.pem --tls-key key.pem --admin ed25519:...
+        posthouse relay install-service --listen 0.0.0.0:7420 --admin ed25519:... \
+            --tls-cert cert.pem --tls-key key.pem
         posthouse relay install-service --show --json
     """
     write_service(_define_service({} if flags is None else flags.given()), show=show, output=output)

@@ -52,9 +52,9 @@ def delete(
 
     For example:
 
-        posthouse relay delete --author ed25519:03a107...31b8 --dry-run
+        posthouse relay delete --author ed25519:03a1...31b8 --dry-run --json
         posthouse relay delete --mesh team --older-than 90d --yes
-        posthouse relay delete --filter '{"#t":["incident-7"]}' --reason "request 4711" --yes --json
+        posthouse relay delete --filter '{"#t":["leak"]}' --reason "request 4711"
     """
     request = _request(filter, author, mesh, older_than, reason)
     count = _send(relay_options, request, is_dry_run=True).matched

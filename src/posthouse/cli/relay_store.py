@@ -137,7 +137,7 @@ def backup(
 
         posthouse relay backup /backups/relay-2026-03-01.db
         posthouse relay backup --with-key /backups/relay-2026-03-01.tar
-        posthouse relay backup ./relay.copy --data-dir /var/lib/posthouse/relay --json
+        posthouse relay backup ./relay.copy --data-dir /var/lib/posthouse/relay
     """
     from posthouse.relay.ops.backup_archive import KEY_MEMBER, write_archive
     from posthouse.relay.ops.maintenance import backup_relay
@@ -219,7 +219,7 @@ def restore(
 
         posthouse relay restore /backups/relay-2026-03-01.db
         posthouse relay restore --in-place
-        posthouse relay restore ./relay.copy --data-dir /var/lib/posthouse/relay --json
+        posthouse relay restore ./relay.copy --data-dir /var/lib/posthouse/relay
     """
     from posthouse.files import create_atomic
     from posthouse.model.clock import system_clock
@@ -311,7 +311,7 @@ def export(
     For example:
 
         posthouse relay export ./relay.jsonl
-        posthouse relay export ./relay.jsonl --data-dir /var/lib/posthouse/relay --json
+        posthouse relay export ./relay.jsonl --data-dir /var/lib/posthouse/relay
     """
     from posthouse.relay.ops.salvage import export_relay
 
@@ -339,7 +339,7 @@ def import_(
     For example:
 
         posthouse relay import ./relay.jsonl
-        posthouse relay import ./relay.jsonl --data-dir /var/lib/posthouse/relay --json
+        posthouse relay import ./relay.jsonl --data-dir /var/lib/posthouse/relay
     """
     from posthouse.model.clock import system_clock
     from posthouse.relay.store.high_water import MarkFile
@@ -374,7 +374,7 @@ def migrate(
     to: Annotated[str, Parameter(help="Where it shall be: postgresql://..., or a file relay.db that does not exist.")],
     output: Output = PLAIN,
 ) -> None:
-    """Move the store of a relay from a SQLite file to PostgreSQL, or back; refused while a relay uses it.
+    r"""Move the store of a relay from a SQLite file to PostgreSQL, or back; refused while a relay uses it.
 
     Epoch and seqs stay, so readers and the lake continue at their cursors. A digest of every table proves the copy. The
     old store is marked, and no relay starts on it any more. If the command is interrupted, run it again. The key is not
@@ -382,8 +382,10 @@ def migrate(
 
     For example:
 
-        posthouse relay migrate --from ~/.posthouse/relay/relay.db --to postgresql://posthouse@db.example/relay
-        posthouse relay migrate --from postgresql://posthouse@db.example/relay --to ~/.posthouse/relay/relay.db --json
+        posthouse relay migrate --from ~/.posthouse/relay/relay.db \
+            --to postgresql://posthouse@db.example/relay
+        posthouse relay migrate --from postgresql://posthouse@db.example/relay \
+            --to ~/.posthouse/relay/relay.db --json
     """
     source, target, moved = _move(from_, to)
     value = {

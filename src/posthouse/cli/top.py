@@ -163,7 +163,8 @@ def top(
 
         posthouse top
         posthouse top --once --json
-        posthouse top --relay https://relay.example:7420 --token-file ~/.posthouse/metrics_token --interval 5
+        posthouse top --interval 5
+        posthouse top --relay relay.example:7420 --token-file metrics_token
     """
     asyncio.run(_watch(_sources(daemon_options, relay_options, token_file), once, interval_s, for_s, output))
 
