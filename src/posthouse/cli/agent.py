@@ -38,7 +38,7 @@ def add(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Add an agent with an inbox of its own, change its fields, or bring a retired one back.
+    """Add an agent with its own inbox, change its fields, or bring a retired agent back.
 
     For example:
 
@@ -93,7 +93,7 @@ def rename(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Give an agent another name; its mail moves with it, and mail to the old name is refused with the new one.
+    """Rename an agent: its mail moves with it, and mail to the old name is refused with a note of the new name.
 
     For example:
 
@@ -101,7 +101,7 @@ def rename(
     """
     with daemon_options.client() as daemon:
         agent = daemon.rename_agent(name, to)
-    output.result(agent, f"{name} is called {agent.name} now")
+    output.result(agent, f"{name} is now called {agent.name}")
 
 
 def retire(
@@ -139,7 +139,7 @@ def pause(
 ) -> None:
     """Hold the mail of agents until a time: nothing wakes them, and senders see the state.
 
-    At the end the mail that waited comes one message at a time.
+    When the pause ends, the mail that waited arrives one message at a time.
 
     For example:
 
@@ -164,7 +164,7 @@ def resume(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """End the pauses of agents; the mail that waited comes one message at a time.
+    """End the pauses of agents; the mail that waited arrives one message at a time.
 
     For example:
 

@@ -38,7 +38,10 @@ def pub(
     reply_to: Annotated[str | None, Parameter(help="Subject for replies.")] = None,
     in_reply_to: Annotated[str | None, Parameter(help="Id of the message this one answers.")] = None,
     ttl_s: Annotated[float | None, Parameter(name="--ttl", help="Seconds until the message expires.")] = None,
-    wait_s: Annotated[float | None, Parameter(name="--wait", help="Seconds to wait for rate, room or breaker.")] = None,
+    wait_s: Annotated[
+        float | None,
+        Parameter(name="--wait", help="Seconds to wait out a rate limit, a full mailbox or an open breaker."),
+    ] = None,
     text: bus_session.AsText = False,
     directory: bus_session.BusDir = None,
     flags: bus_session.BusFlags | None = None,

@@ -39,7 +39,7 @@ class HookFile:
 
     format: Format
     files: Mapping[Scope, Locate]
-    #: event of the program -> returns our item of its array
+    #: event of the program -> function that returns our item for the event's array
     items: Mapping[str, Callable[[Line], dict[str, Any]]]
     #: fields that the file needs beside its hooks
     head: Mapping[str, Any]
@@ -128,7 +128,7 @@ HOOKS: dict[str, HookFile] = {
         },
         {},
         "An idle session is woken by new mail. Messages that Claude Code sessions send each other directly do not "
-        "pass posthouse and are not in its history.",
+        "pass through posthouse and are not in its history.",
     ),
     "codex": HookFile(
         "json",
@@ -198,8 +198,8 @@ def hook(
     """Report an event of a coding agent's session, and print how much mail waits for the agent.
 
     `posthouse connect PROGRAM --wake` installs this command as a hook of the program. It reads the program's JSON on
-    stdin, passes it to the daemon, and answers in the program's format. It ends with exit code 0, silent without a
-    daemon.
+    stdin, passes it to the daemon, and answers in the program's format. It ends with exit code 0; if no daemon runs, it
+    prints nothing.
 
     For example:
 

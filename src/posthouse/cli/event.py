@@ -73,7 +73,7 @@ _MANY = Parameter(negative=(), show_default=False)
 @Parameter(name="*", group=_GROUP)
 @dataclass(frozen=True)
 class EventFilter:
-    """Which events to select: every condition must hold; of repeated values of one option any may match."""
+    """Which events to select: every condition must hold; an option that is repeated matches any of its values."""
 
     kind: Annotated[tuple[int, ...], _MANY, Parameter(help="Event kind. Repeatable.")] = ()
     author: Annotated[
@@ -364,7 +364,7 @@ def pointer(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
-    """Show the newest event that was written under the fence of a resource, over all authors.
+    """Show the newest event that was written under the fence of a resource, across all authors.
 
     The event with the highest fencing token counts: the last write of the latest lock holder.
 
@@ -388,14 +388,14 @@ def delete(
         tuple[str, ...],
         Parameter(negative=(), show_default=False, help="Coordinate KIND:NODE_ID:D of this node. Repeatable."),
     ] = (),
-    reason: Annotated[str, Parameter(show_default=False, help="Why; readers of the events see it.")] = "",
+    reason: Annotated[str, Parameter(show_default=False, help="Reason, shown to readers of the events.")] = "",
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Delete events of this node: the relay erases their content and informs the readers of its streams.
 
-    Messages that wait in a queue are not delivered any more. A coordinate loses all its versions up to now. Copies
-    outside the relay stay: inboxes of other hosts, backups, and old versions of a lake until they are vacuumed.
+    Messages that wait in a queue are no longer delivered. A coordinate loses all its versions up to now. Copies outside
+    the relay stay: inboxes of other hosts, backups, and old versions of a lake until they are vacuumed.
 
     For example:
 
@@ -414,7 +414,7 @@ def delete(
     value = {"deletions": [each.event.id for each in published], "deleted": deleted}
     output.result(value, f"deleted {deleted} event{'' if deleted == 1 else 's'}")
     if deleted < len(ids):
-        output.note("ids that the relay does not know are blocked in case they come; those of other authors stay")
+        output.note("ids that the relay does not know are blocked in case they arrive; those of other authors stay")
 
 
 app = noun("event", "Publish signed events to a relay, query, follow and delete them.")

@@ -35,7 +35,7 @@ class InviteOptions:
     role: Annotated[Literal["reader", "member", "admin"], Parameter(help="Role of the hosts that join.")] = "member"
     address: Annotated[
         str | None,
-        Parameter(help="HOST:PORT at which other hosts reach the relay; several with commas. Default: found out."),
+        Parameter(help="HOST:PORT where other hosts reach the relay; separate several by commas. Default: detected."),
     ] = None
 
     def make(self, mesh: str, relay_options: RelayOptions) -> Invite:

@@ -56,7 +56,7 @@ def set_(
 ) -> None:
     """Refuse events of a kind unless they are written under the fence of a resource; admins only.
 
-    Of several rules that fit an event the one with the longest prefix counts. Stored events stay.
+    If several rules match an event, the one with the longest prefix applies. Events that are already stored stay.
 
     For example:
 

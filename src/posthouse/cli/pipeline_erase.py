@@ -33,7 +33,7 @@ def erase(
     before: Annotated[
         str | None, Parameter(help="What was written before this UTC day, as 2026-11-01, or this long ago: 365d.")
     ] = None,
-    reason: Annotated[str, Parameter(help="Words for the signed record of the erasure; others can read them.")] = "",
+    reason: Annotated[str, Parameter(help="Reason for the signed record of the erasure; others can read it.")] = "",
     lake_only: Annotated[
         bool, Parameter(negative=(), help="Do not ask the stores; they may still have the content.")
     ] = False,

@@ -191,7 +191,7 @@ def archive(
     """Ask a relay to delete old history that the lake provably holds; bring the lake up to date first.
 
     The relay compares digests of rows read back from the lake with its own rows. It keeps everything that is still
-    needed: current events, memberships, open deliveries, dedupe records and lock tokens. Repeat it after any failure.
+    needed: current events, memberships, open deliveries, dedupe records and lock tokens. After any failure, repeat it.
 
     For example:
 

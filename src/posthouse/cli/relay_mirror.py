@@ -37,8 +37,8 @@ def mirror(
 ) -> None:
     r"""Carry the signed events of a mesh from one relay to another until Ctrl-C or SIGTERM.
 
-    The operators of both relays list your node id in relay.mirrors. The target verifies every signature again. Mirrored
-    events can be read and searched there; they open no deliveries, and locks stay where they are.
+    The operators of both relays have to list your node id in relay.mirrors. The target verifies every signature again.
+    Mirrored events can be read and searched there; they open no deliveries, and locks stay where they are.
 
     For example:
 

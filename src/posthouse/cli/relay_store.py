@@ -3,7 +3,8 @@
 `restore`, `reindex`, `import` and `migrate` take the relay's lock and are refused while it runs; `backup`, `verify`,
 `check` and `export` only read and may run at the same time. `verify`, `check`, `export` and `import` exit with 1 if
 there are findings. A backup is a copy of the store, or with `--with-key` an archive of store and key; `verify` and
-`restore` take both. If `relay.store` names a database, the commands copy it to a SQLite file, or such a file to it.
+`restore` take both. If `relay.store` names a database, the commands that read copy it to a SQLite file, and `restore`
+and `import` write to it.
 """
 
 from __future__ import annotations
@@ -204,13 +205,13 @@ def restore(
     /,
     *,
     in_place: Annotated[
-        bool, Parameter(negative="", help="Continue from the file relay.db that is there, an older copy.")
+        bool, Parameter(negative="", help="Continue from the relay.db in the directory, which is an older copy.")
     ] = False,
     data_dir: DataDir = None,
     high_water: MarkOption = None,
     output: Output = PLAIN,
 ) -> None:
-    """Replace the store of a relay by a backup; refused while the relay runs.
+    """Replace the store of a relay with a backup; refused while the relay runs.
 
     The store gets a new epoch, so that clients with cursors past the backup get an error instead of missing events.
     If relay.db was put back by other means (a file copy, a snapshot of the disk), `--in-place` does the same to it.
@@ -371,7 +372,7 @@ def _importing(data_dir: Path | None) -> tuple[str, Callable[[Path, Clock, MarkF
 def migrate(
     *,
     from_: Annotated[str, Parameter(name="--from", help="The store: a file relay.db, or postgresql://...")],
-    to: Annotated[str, Parameter(help="Where it shall be: postgresql://..., or a file relay.db that does not exist.")],
+    to: Annotated[str, Parameter(help="Where it goes: postgresql://..., or a file relay.db that does not exist yet.")],
     output: Output = PLAIN,
 ) -> None:
     r"""Move the store of a relay from a SQLite file to PostgreSQL, or back; refused while a relay uses it.

@@ -226,7 +226,7 @@ def rm(webhook_id: WebhookId, /, *, mesh_options: MeshOptions = DEFAULT_MESH_OPT
 
 
 def in_(
-    name: Annotated[str, Parameter(help="Member name under which its messages come, such as github.")],
+    name: Annotated[str, Parameter(help="Member name that its messages are sent under, such as github.")],
     to: Annotated[str, Parameter(help="A member (name or node id), AGENT@MEMBER, or #topic.")],
     /,
     *,
