@@ -250,7 +250,7 @@ def publish(
     alerts_to: str | None,
     spent: Sequence[SpentAlert] = (),
 ) -> PublishReport:
-    """Publish the figures of a mesh, and its alerts if a topic for them is given; `spent` are further alerts."""
+    """Publish the figures of a mesh, and its alerts if a topic for them is given; `spent` has further alerts."""
     register_source(spark)
     chosen = {name: frame.cache() for name, frame in recent(inputs, options.mesh, through_ns, days).items()}
     try:
