@@ -96,7 +96,7 @@ def bill_of_materials() -> str:
 
 
 def image_requirements() -> str:
-    """Return what the image installs beside the wheel, by hash."""
+    """Return what the image installs besides the wheel, by hash."""
     extras = [word for extra in ("fast", "postgresql", "ssh") for word in ("--extra", extra)]
     return run(UV, "export", "--quiet", "--frozen", "--no-emit-project", *extras)
 

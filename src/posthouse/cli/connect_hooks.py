@@ -1,8 +1,8 @@
 """The hooks of coding agents: which events each program offers, where it stores them, and the command they run.
 
-A line of a hook ends with exit code 0 if posthouse is gone: Claude Code wakes its model again and again for a hook that
-cannot start. It ends with `exec`, so that the process of the hook is a child of the program. Other hooks of the same
-event stay; ours are recognized by their command.
+A line of a hook ends with exit code 0 if posthouse is no longer installed: Claude Code wakes its model again and again
+for a hook that cannot start. It ends with `exec`, so that the process of the hook is a child of the program. Other
+hooks of the same event stay; ours are recognized by their command.
 
 If you add a program: 1. check events, fields and units against its documentation, and with the program itself if you
 can; 2. daemon.wake.programs makes its answers; 3. the table in docs/how-to/agent-hooks.md.
@@ -41,7 +41,7 @@ class HookFile:
     files: Mapping[Scope, Locate]
     #: event of the program -> function that returns our item for the event's array
     items: Mapping[str, Callable[[Line], dict[str, Any]]]
-    #: fields that the file needs beside its hooks
+    #: fields that the file needs besides its hooks
     head: Mapping[str, Any]
     #: what the user has to know or do
     note: str

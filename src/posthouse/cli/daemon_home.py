@@ -222,7 +222,7 @@ def _leave_relay(directory: MeshDirectory) -> str | None:
     return None
 
 
-PassphraseFile = Annotated[Path | None, Parameter(help="A private file with the passphrase. Default: asked for.")]
+PassphraseFile = Annotated[Path | None, Parameter(help="A private file with the passphrase. Default: prompt for it.")]
 
 
 def backup(

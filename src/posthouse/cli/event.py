@@ -1,8 +1,8 @@
 """`posthouse event`: publish signed events to a relay, get, query, follow and delete them.
 
-With --json an event is printed as on the wire, plus `plaintext` if it was sealed for this node; as text its opened
-content is shown, or that it is sealed for other nodes. Publishing an event that the relay already has succeeds, so a
-retry is safe.
+With --json an event is printed as on the wire, plus `plaintext` if it was sealed for this node; as text it shows the
+opened content, or a note that it is sealed for other nodes. Publishing an event that the relay already has succeeds, so
+a retry is safe.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def query(
     order: Annotated[Literal["asc", "desc"], Parameter(help="Commit order, or newest first.")] = "asc",
     cursor: PageCursor = None,
     count: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Only show the number of matching events.")
+        bool, Parameter(negative=(), show_default=False, help="Show only the number of matching events.")
     ] = False,
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,

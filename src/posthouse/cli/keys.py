@@ -171,7 +171,7 @@ _Node = Annotated[str, Parameter(help="A node id.")]
 
 
 def recovery(node: _Node, /, *, mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS, output: Output = PLAIN) -> None:
-    """Name the key that may replace this node's key if it is lost; keep that one on paper or another machine.
+    """Name the key that may replace this node's key if it is lost; keep that key on paper or on another machine.
 
     For example:
 

@@ -53,7 +53,7 @@ async def _end(process: asyncio.subprocess.Process, grace_s: float) -> None:
     _signal_group(process.pid, signal.SIGCONT)  # a stopped process gets SIGTERM only once it continues
     ended = asyncio.ensure_future(_wait_for_group(process))
     try:
-        await asyncio.wait((ended,), timeout=grace_s)  # asyncio.timeout may not expire inside a cancellation
+        await asyncio.wait((ended,), timeout=grace_s)  # asyncio.timeout might not expire inside a cancellation
     finally:
         ended.cancel()
         _signal_group(process.pid, signal.SIGKILL)

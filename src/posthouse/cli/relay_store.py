@@ -262,7 +262,7 @@ def _restoring(data_dir: Path | None, *, in_place: bool) -> tuple[str, Callable[
 
 
 def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
-    """Rewrite the store with all its indexes, and replace the file; needs as much free space as the store has.
+    """Rewrite the store with all its indexes, and replace the file; needs as much free space as the store takes.
 
     Refused while the relay runs. Damage in indexes is repaired; damage in other tables is an error and changes nothing.
 
@@ -378,7 +378,7 @@ def migrate(
     r"""Move the store of a relay from a SQLite file to PostgreSQL, or back; refused while a relay uses it.
 
     Epoch and seqs stay, so readers and the lake continue at their cursors. A digest of every table proves the copy. The
-    old store is marked, and no relay starts on it any more. If the command is interrupted, run it again. The key is not
+    old store is marked, and no relay starts on it again. If the command is interrupted, run it again. The key is not
     part of the store: the relay needs the same key.json at its new place.
 
     For example:

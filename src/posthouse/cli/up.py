@@ -193,7 +193,7 @@ def _address_of_last_up(values: Settings, directory: Path) -> str | None:
 
 
 def _check_same_address(listen: str | None, running: dict[str, Any]) -> None:
-    """Refuse an address that differs from the one on which the relay listens already."""
+    """Refuse an address that differs from the one on which the relay already listens."""
     host, _, port = (listen or "").rpartition(":")
     present_host, _, present_port = str(running["listen"]).rpartition(":")
     if listen is not None and (host != present_host or port not in ("0", present_port)):

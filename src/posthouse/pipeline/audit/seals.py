@@ -313,7 +313,7 @@ def check_rows(
 ) -> Iterator[Finding]:
     """Recompute published roots over the journal from rows; `held` lists the complete ranges (epoch, after, to].
 
-    A root of version 1 over rows of which one was erased cannot be recomputed.
+    A root of version 1 cannot be recomputed if one of its rows was erased.
     """
     ranges = sorted(set(held))
     checked = [each for each in published if each.content.feed == JOURNAL.name and _is_held(each.content, ranges)]

@@ -1,7 +1,7 @@
 """The bus part of the demo: delegated work, slow and failing handlers, floods, denied access, unread messages.
 
-It drives a real Bus with a fake clock. A handler that works waits for its end on the timeline, so mailboxes fill up
-while agents are busy, and rate limit, breaker and back-pressure take effect.
+It drives a real Bus with a fake clock. A working handler waits on the timeline until its work ends, so mailboxes fill
+up while agents are busy, and rate limit, breaker and back-pressure take effect.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Delta:
         return self.is_current() and are_equal
 
     def forget(self) -> None:
-        """Drop what was read of the table: its directory was deleted."""
+        """Drop the state that was read of the table, because its directory was deleted."""
         self._table = None
 
     def files(self) -> list[DataFile]:

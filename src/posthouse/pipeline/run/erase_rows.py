@@ -250,7 +250,7 @@ class _Digests(NamedTuple):
 
 
 def _digests(rows: pa.Table, wanted: Mapping[int, str | None], kept: Mapping[int, bytes]) -> list[_Digests]:
-    """Return what is kept of the wanted rows that were not erased before; a row that had no content is not hashed."""
+    """Return the digests to keep of wanted rows that were not erased before; a row without content is not hashed."""
     column = content_column(rows)
     columns = [rows.column("seq").to_pylist(), rows.column(column).to_pylist(), emptied_texts(rows, wanted)]
     found: list[_Digests] = []
