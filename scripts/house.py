@@ -119,7 +119,7 @@ def _check_sizes(report: Report, rules: dict[str, Any]) -> None:
         if is_small and reason is None and not any(fnmatch(module.name, kind) for kind in kinds):
             report.failures.append(f"{module.shown} has {module.lines} lines; merge it with its neighbour")
         if reason is not None and not is_small:
-            report.failures.append(f"house.toml: {module.name} is not small any more")
+            report.failures.append(f"house.toml: {module.name} is no longer small")
     report.failures.extend(f"house.toml: there is no module {name}" for name in reasons)
 
 

@@ -1,4 +1,4 @@
-"""Build the image of deploy/Containerfile, and where no registry can be reached its base.
+"""Build the image of deploy/Containerfile, and its base too where no registry can be reached.
 
 The base of a published image is the one that the Containerfile names. `debian` stands for a root file system of Debian
 that mmdebstrap makes here: `make release IMAGE_BASE=debian` pulls nothing. Inside the build pip uses the certificates
@@ -33,7 +33,7 @@ def find_builder() -> str | None:
 
 
 class ImageBuilder:
-    """Builds images with one program; `options` come before its verb, for example where it keeps them."""
+    """Builds images with one program; `options` come before its verb, for example the directory for images."""
 
     def __init__(self, program: str, options: Sequence[str] = ()) -> None:
         self.program = program

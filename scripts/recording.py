@@ -2,8 +2,8 @@
 
 Types the commands of SCENES in a home of its own and writes what a person would see, with the time of each line, to
 docs/images/first-minute.cast (asciicast 2, which `asciinema play` shows) and docs/images/first-minute.txt. The pauses
-are made, not measured: a recording is to be read. Ids, ports and the name of the machine are replaced by fixed ones, so
-that a new recording differs only where the product does.
+are invented, not measured, so that a person can read along. Ids, ports and the name of the machine are replaced by
+fixed ones, so that a new recording differs only where the product does.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run(typed: str, home: Path) -> str:
 
 
 def fixed(text: str) -> str:
-    """Return the output with what differs from run to run replaced."""
+    """Return the output with the texts replaced that differ from run to run."""
     for found, shown in _FIXED:
         text = found.sub(shown, text)
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

@@ -62,7 +62,7 @@ def release_notes(changelog: str, version: str) -> str:
 
 
 def build(kind: str, folder: Path, root: Path = ROOT) -> Path:
-    """Build the wheel or the sdist of a tree; its times are that of the last commit, so its bytes can be repeated."""
+    """Build the wheel or the sdist of a tree, reproducibly: its files get the time of the last commit."""
     before = set(folder.iterdir())
     times = {"SOURCE_DATE_EPOCH": commit_time()}
     run(sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder, cwd=root, environ=times)
@@ -96,7 +96,7 @@ def bill_of_materials() -> str:
 
 
 def image_requirements() -> str:
-    """Return what the image installs beside the wheel, by hash."""
+    """Return what the image installs besides the wheel, by hash."""
     extras = [word for extra in ("fast", "postgresql", "ssh") for word in ("--extra", extra)]
     return run(UV, "export", "--quiet", "--frozen", "--no-emit-project", *extras)
 

@@ -1,8 +1,8 @@
 """Build the documentation as a site into build/site: `make site`.
 
 The pages are copied with the files they link to, laid out as in the repository, so the links that work on a code host
-work in the site. The build needs no network, and the site loads nothing from another place. A link that leads nowhere
-fails the build, because mkdocs.yml is strict.
+also work on the site. The build needs no network, and the site loads nothing from another place. A link that leads
+nowhere fails the build, because mkdocs.yml is strict.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keep idle connections to a real relay and count the lost ones: `python -m scripts.soak [CONNECTIONS] [SECONDS]`.
 
-Half of the clients read their mailbox, as a daemon does; the others only keep the stream open. All settings have
-their defaults, so the pings are those of production. Exits with 1 if a connection was lost.
+Half of the clients read their mailbox, as a daemon does; the others only keep the stream open. All settings have their
+defaults, so pings are as frequent as in production. Exits with 1 if a connection was lost.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def test_reason_for_a_module_that_is_gone_or_has_grown_fails(root: Path) -> None
     reasons = '[small]\n"posthouse.a" = "was small"\n"posthouse.b" = "was there"'
     write(root, "scripts/house.toml", RULES.replace("[small]", reasons))
     assert failures(root) == [
-        "house.toml: posthouse.a is not small any more",
+        "house.toml: posthouse.a is no longer small",
         "house.toml: there is no module posthouse.b",
     ]
 

@@ -122,4 +122,4 @@ def test_output_json_is_the_long_form_of_json_for_results_and_errors(cli: Comman
     assert cli("version", "--output", "csv").out.splitlines()[0] == "posthouse,python"
     assert cli("version", "--output", "yaml").exit == 2
     refused = cli("version", "--json", "--output", "csv")
-    assert (refused.exit, "exclude each other" in refused.err) == (2, True)
+    assert (refused.exit, "cannot be combined" in refused.err) == (2, True)

@@ -1,1 +1,1 @@
-"""The command line: one file per subcommand, one rim for errors, one console for output."""
+"""The command line: one file per subcommand, one place for errors, one for output."""

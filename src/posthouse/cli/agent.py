@@ -38,12 +38,12 @@ def add(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Add an agent with an inbox of its own, change its fields, or bring a retired one back.
+    """Add an agent with its own inbox, change its fields, or bring a retired agent back.
 
     For example:
 
         posthouse agent add claude --program claude-code
-        posthouse agent add reviewer --capability review --summary "reviews pull requests"
+        posthouse agent add reviewer --capability review --summary "reviews changes"
     """
     with daemon_options.client() as daemon:
         agent = daemon.register(
@@ -93,7 +93,7 @@ def rename(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Give an agent another name; its mail moves with it, and mail to the old name is refused with the new one.
+    """Rename an agent: its mail moves with it, and mail to the old name is refused with a note of the new name.
 
     For example:
 
@@ -101,7 +101,7 @@ def rename(
     """
     with daemon_options.client() as daemon:
         agent = daemon.rename_agent(name, to)
-    output.result(agent, f"{name} is called {agent.name} now")
+    output.result(agent, f"{name} is now called {agent.name}")
 
 
 def retire(
@@ -139,12 +139,12 @@ def pause(
 ) -> None:
     """Hold the mail of agents until a time: nothing wakes them, and senders see the state.
 
-    At the end the mail that waited comes one message at a time.
+    When the pause ends, the mail that waited arrives one message at a time.
 
     For example:
 
         posthouse agent pause claude --for 2h --reason "usage limit"
-        posthouse agent pause --program claude-code --until 2026-01-31T06:00:00Z --reason night
+        posthouse agent pause --program claude-code --until 2026-01-31T06:00:00Z
     """
     from posthouse.model.clock import format_utc, system_clock
     from posthouse.model.limits import SECOND_NS
@@ -164,7 +164,7 @@ def resume(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """End the pauses of agents; the mail that waited comes one message at a time.
+    """End the pauses of agents; the mail that waited arrives one message at a time.
 
     For example:
 
@@ -194,7 +194,7 @@ def set_(
 
     For example:
 
-        posthouse agent set reviewer --on-mail 'notify-send "mail for $POSTHOUSE_AGENT"'
+        posthouse agent set reviewer --on-mail 'notify-send mail "$POSTHOUSE_AGENT"'
         posthouse agent set reviewer --on-mail ''
     """
     with daemon_options.client() as daemon:

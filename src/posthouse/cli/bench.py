@@ -3,7 +3,7 @@
 Each target is used through its public client and each message is timed from the call to the durable answer, with
 `--concurrency` calls in flight. A run cleans up: the bus endpoint is removed, stored events expire, and a daemon's
 messages are marked as seen or dropped. The limits of relay and daemon apply; a throttled run shows the throttled rate.
-Comparisons with bare libraries are not made here but by `make bench`.
+`make bench` compares posthouse with bare libraries; this command does not.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def bus(
     load: Load = DEFAULT_LOAD,
     durability: Annotated[
         Literal["process", "power"],
-        Parameter(group=_LOAD_GROUP, help="What each answer survives: the end of the process, or a power loss."),
+        Parameter(group=_LOAD_GROUP, help="What an accepted message survives: the end of the process or a power loss."),
     ] = "process",
     directory: BusDir = None,
     output: Output = PLAIN,

@@ -38,7 +38,10 @@ def pub(
     reply_to: Annotated[str | None, Parameter(help="Subject for replies.")] = None,
     in_reply_to: Annotated[str | None, Parameter(help="Id of the message this one answers.")] = None,
     ttl_s: Annotated[float | None, Parameter(name="--ttl", help="Seconds until the message expires.")] = None,
-    wait_s: Annotated[float | None, Parameter(name="--wait", help="Seconds to wait for rate, room or breaker.")] = None,
+    wait_s: Annotated[
+        float | None,
+        Parameter(name="--wait", help="Seconds to wait out a rate limit, a full mailbox or an open breaker."),
+    ] = None,
     text: bus_session.AsText = False,
     directory: bus_session.BusDir = None,
     flags: bus_session.BusFlags | None = None,
@@ -49,7 +52,8 @@ def pub(
     For example:
 
         posthouse bus pub team.builder '{"content": "please build"}'
-        posthouse bus pub team.builder "please build" --text --from team.lead --ttl 600 --wait 30
+        posthouse bus pub team.builder "please build" --text --from team.lead
+        posthouse bus pub team.builder "please build" --text --ttl 600 --wait 30
         echo '[1, 2]' | posthouse bus pub 'team.*' - --json
     """
     content = bus_session.read_payload(payload, text)

@@ -1,6 +1,6 @@
 """Administration of a bus: `posthouse bus endpoints`, `access`, `breakers`, `dead`, `metrics`, `rebuild`, `recover`.
 
-Each of the first four lists without a verb and changes with one. The mailbox files are the source of truth;
+Without a verb each of the first four lists; its verbs make changes. The mailbox files are the source of truth;
 `rebuild` derives the index from them, and `recover` bus.db.
 """
 

@@ -2,7 +2,7 @@
 
 Dead letters are requeued oldest first. If an endpoint refuses one (open breaker, full mailbox), its other dead letters
 are skipped and stay, so that they keep their order. An open breaker is reported by its subject, and --reset-breakers
-closes it first: people requeue a dead letter because its cause is repaired.
+closes it first: people requeue a dead letter because they have fixed its cause.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _show(output: Output, result: Requeued) -> int:
     lines = [f"{count(result.requeued, 'dead letter')} requeued"]
     if result.skipped:
         skipped = count(result.skipped, "dead letter")
-        lines.append(f"{skipped} skipped: they hold no message or no payload, or are requeued already")
+        lines.append(f"{skipped} skipped: they hold no message or no payload, or were requeued before")
     for subject, text in result.refusals.items():
         lines.append(f"{count(result.kept[subject], 'dead letter')} of {subject} kept: {text}")
     for subject in result.open_breakers:

@@ -1,8 +1,8 @@
 """`posthouse bus top`: mailbox depths, rates, breakers and the newest records of a bus, live.
 
-It only reads: endpoints and counters through the bus, records from the journal, messages in work from cur/ (moving a
-file there sets its change time). Rates cover the last WINDOW_S seconds of the journal; nothing is counted between two
-samples.
+It only reads: endpoints and counters through the bus, records from the journal, messages being handled from cur/
+(moving a file there sets its change time). Rates cover the last WINDOW_S seconds of the journal; nothing is counted
+between two samples.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class MailboxState:
     subject: str
     owner: str | None
     depth: int
-    #: messages that handlers work on
+    #: messages that handlers are working on
     in_work: int
-    #: seconds since the handler of the oldest of them has started
+    #: seconds since the handler of the oldest one started
     in_work_s: int
     circuit: str
     failures: int
@@ -100,7 +100,7 @@ async def sample_traffic(bus: Bus, now_ns: int, recent: int) -> Traffic:
 
 
 def _in_work(folder: Path, now_ns: int) -> tuple[int, int]:
-    """Return how many messages are in work, and for how many seconds the oldest."""
+    """Return how many messages are being handled, and for how many seconds the oldest one has been."""
     import os
 
     started_ns: list[int] = []
@@ -221,7 +221,7 @@ def render(traffic: Traffic, path: str) -> RenderableType:
 
 
 def mailbox_row(mailbox: MailboxState) -> tuple[object, ...]:
-    """Return the row of one endpoint; work that takes long is marked."""
+    """Return the row of one endpoint; work that takes too long is marked."""
     from rich.text import Text
 
     circuit = Text(mailbox.circuit, _CIRCUIT_STYLES.get(mailbox.circuit, ""))

@@ -1,8 +1,8 @@
 """`posthouse check`: one line and an exit code about a relay or a daemon, for a monitoring system.
 
 Exit codes are those of monitoring plugins: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. The line ends with the measured
-values in their format of performance data. A value that cannot be read never counts as good: the result is UNKNOWN.
-Nothing is changed by a check, and it takes --timeout seconds at most.
+values in their format of performance data. A value that cannot be read never counts as good: the result is UNKNOWN. A
+check changes nothing, and takes --timeout seconds at most.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Measure:
     name: str
     help: str
     unit: Unit = Unit.COUNT
-    #: from here on the value is bad, or, if low values are, below it; None: never
+    #: the value is bad at or above this bound, or below it if low values are bad; None: never
     warn: float | None = None
     critical: float | None = None
     is_low_bad: bool = False
@@ -228,7 +228,7 @@ def _parse_threshold(text: str, by_name: Mapping[str, Measure]) -> tuple[str, fl
 
 
 def _unusable(threshold: str, reason: str) -> PosthouseError:
-    return error("check_usage", text=f"{threshold!r} is no threshold: {reason}")
+    return error("check_usage", text=f"{threshold!r} is not a threshold: {reason}")
 
 
 def _plain(value: float) -> str:
@@ -246,15 +246,16 @@ def relay(
 ) -> int:
     """Check that a relay accepts events, and that nothing waits for too long; exit code 0, 1, 2 or 3.
 
-    Values: answer, oldest, queued, dead, disk_free, webhook_lag, full, sweep, connections. A threshold of a time takes
-    s, m, h or d, one of a size K, M, G or T; `off` switches a default off. Reading them needs the key of an
+    Values: answer, oldest, queued, dead, disk_free, webhook_lag, full, sweep, connections. A time takes the unit s, m,
+    h or d, a size K, M, G or T; `off` switches a default threshold off. Reading the values needs the key of an
     administrator of the relay, or its metrics token.
 
     For example:
 
         posthouse check relay
-        posthouse check relay --relay https://relay.example:7420 --token-file ~/.posthouse/metrics_token
-        posthouse check relay --warn oldest=15m --critical oldest=2h --critical disk_free=2G --warn dead=off --json
+        posthouse check relay --relay relay.example:7420 --token-file metrics_token
+        posthouse check relay --warn oldest=15m --critical oldest=2h --json
+        posthouse check relay --warn dead=off --critical disk_free=2G
     """
     report = Report("relay", with_thresholds(RELAY_MEASURES, warn, critical))
     return _run(report, lambda: _check_relay(report, relay_options, token_file), timeout_s, output)
@@ -275,8 +276,8 @@ def daemon(
     For example:
 
         posthouse check daemon
-        posthouse check daemon --warn oldest=2m --critical oldest=30m --critical offline=1
-        posthouse check daemon --warn outbox=100 --json
+        posthouse check daemon --warn oldest=2m --critical oldest=30m
+        posthouse check daemon --warn outbox=100 --critical offline=1 --json
     """
     report = Report("daemon", with_thresholds(DAEMON_MEASURES, warn, critical))
     return _run(report, lambda: _check_daemon(report, daemon_options), timeout_s, output)
@@ -312,7 +313,7 @@ async def _check_relay(report: Report, options: RelayOptions, token_file: Path |
         series.add(0, await client.archive.metrics(token=read_token(token_file)))
     for name, metric in _RELAY_METRICS.items():
         found = [value for (each, _labels), value in series.newest.items() if each == metric]
-        if found:  # a relay of an earlier version does not have all, and a follower does not sweep
+        if found:  # an earlier version of the relay lacks some, and a follower does not sweep
             report.values[name] = max(found)
 
 

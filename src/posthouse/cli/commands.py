@@ -33,11 +33,12 @@ Shell = Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell that
 
 
 def completion(shell: Shell, /, *, output: Output = PLAIN) -> None:
-    """Print the completion script for a shell.
+    r"""Print the completion script for a shell.
 
     For example:
 
-        posthouse completion bash > ~/.local/share/bash-completion/completions/posthouse
+        posthouse completion bash \
+            > ~/.local/share/bash-completion/completions/posthouse
         posthouse completion zsh > ~/.zfunc/_posthouse
         posthouse completion fish > ~/.config/fish/completions/posthouse.fish
     """

@@ -1,9 +1,9 @@
 """The names that a shell offers when a person presses Tab: members, agents, topics and meshes.
 
-The script of `posthouse completion` starts `posthouse __complete` with the words typed so far, which calls the function
-here that an argument names in its Parameter. The names come from the daemon, which answers without the relay. A failure
-offers nothing: cyclopts drops what a completer raises, so that no error is written into the line being typed.
-posthouse.cli.lock completes the names of locks, which only the relay has.
+The script of `posthouse completion` starts `posthouse __complete` with the words typed so far, which calls the
+completer of the argument: a function of this module, named in the argument's Parameter. The names come from the daemon,
+which answers without the relay. A failure offers nothing: cyclopts drops what a completer raises, so that no error is
+written into the line being typed. posthouse.cli.lock completes the names of locks, which only the relay has.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _add_agent(request: Request, output: Output) -> None:
 
 def _summary(plan: Plan, program: AgentProgram, *, is_written: bool, backup: Path | None, is_removal: bool) -> str:
     if not plan.is_change:
-        state = "has nothing of posthouse" if is_removal else f"already configures {program.title}"
+        state = "has no entries of posthouse" if is_removal else f"already configures {program.title}"
         return f"{plan.file.path} {state}"
     if not is_written:
         return plan.diff
@@ -168,7 +168,7 @@ def _check_arguments(name: str, agent: str | None, file: Path | None, *, is_sing
     if agent is not None:
         validate_agent_name(agent)
     if not is_single:
-        raise error("usage", text="--write, --remove and --status exclude each other")
+        raise error("usage", text="--write, --remove and --status cannot be combined")
     if wake and file is not None:
         raise error("usage", text="--file names the file of the server entry; it cannot be used with --wake")
 

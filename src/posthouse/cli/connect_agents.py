@@ -93,7 +93,7 @@ PROGRAMS: dict[str, AgentProgram] = {
         "Claude Code",
         "json",
         "mcpServers",
-        # its file in the home has other content and is rewritten while it runs: that scope uses its command
+        # Claude Code keeps other data in the file in the home and rewrites it while it runs: there we use its command
         {"project": in_project(".mcp.json")},
         "project",
         _typed("stdio"),

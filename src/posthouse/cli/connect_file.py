@@ -2,8 +2,8 @@
 
 Below its anchor (home or project) no symbolic link is followed: a project from another author must not redirect the
 write. All access goes through open directory descriptors, so no directory can be swapped in between. The file is
-replaced as a whole and keeps its mode, after a backup was written beside it; a file that changed meanwhile is not
-written.
+replaced as a whole and keeps its mode, after a backup was written beside it; a file that has changed since it was read
+is left alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ConfigFile:
             return None if directory is None else self._read(directory)
 
     def replace(self, before: Content | None, data: bytes, stamp: str) -> Path | None:
-        """Write `data` if the content still is `before`; return the path of the backup, if one was made."""
+        """Write `data` if the content is still `before`; return the path of the backup, if one was made."""
         with self._directory(is_created=True) as directory:
             assert directory is not None
             if self._read(directory) != before:

@@ -1,8 +1,8 @@
 """The hooks of coding agents: which events each program offers, where it stores them, and the command they run.
 
-A line of a hook ends with exit code 0 if posthouse is gone: Claude Code wakes its model again and again for a hook that
-cannot start. It ends with `exec`, so that the process of the hook is a child of the program. Other hooks of the same
-event stay; ours are recognized by their command.
+A line of a hook ends with exit code 0 if posthouse is no longer installed: Claude Code wakes its model again and again
+for a hook that cannot start. It ends with `exec`, so that the process of the hook is a child of the program. Other
+hooks of the same event stay; ours are recognized by their command.
 
 If you add a program: 1. check events, fields and units against its documentation, and with the program itself if you
 can; 2. daemon.wake.programs makes its answers; 3. the table in docs/how-to/agent-hooks.md.
@@ -39,9 +39,9 @@ class HookFile:
 
     format: Format
     files: Mapping[Scope, Locate]
-    #: event of the program -> returns our item of its array
+    #: event of the program -> function that returns our item for the event's array
     items: Mapping[str, Callable[[Line], dict[str, Any]]]
-    #: fields that the file needs beside its hooks
+    #: fields that the file needs besides its hooks
     head: Mapping[str, Any]
     #: what the user has to know or do
     note: str
@@ -128,7 +128,7 @@ HOOKS: dict[str, HookFile] = {
         },
         {},
         "An idle session is woken by new mail. Messages that Claude Code sessions send each other directly do not "
-        "pass posthouse and are not in its history.",
+        "pass through posthouse and are not in its history.",
     ),
     "codex": HookFile(
         "json",
@@ -198,8 +198,8 @@ def hook(
     """Report an event of a coding agent's session, and print how much mail waits for the agent.
 
     `posthouse connect PROGRAM --wake` installs this command as a hook of the program. It reads the program's JSON on
-    stdin, passes it to the daemon, and answers in the program's format. It ends with exit code 0, silent without a
-    daemon.
+    stdin, passes it to the daemon, and answers in the program's format. It ends with exit code 0; if no daemon runs, it
+    prints nothing.
 
     For example:
 

@@ -198,7 +198,7 @@ def set_item(text: str, group: str, name: str, is_ours: IsOurs, wanted: Any, *, 
 
 
 def remove_items(text: str, group: str, name: str, is_ours: IsOurs, *, is_lenient: bool) -> str:
-    """Return the text without our items of the array `group`.`name`, and without what is empty then."""
+    """Return the text without our items of the array `group`.`name`, and without what that leaves empty."""
     text, root = _parse_object(text, is_lenient=is_lenient)
     expected, items = _items(root, group, name)
     kept = [item for item in items if not is_ours(item)]

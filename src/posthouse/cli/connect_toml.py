@@ -100,6 +100,6 @@ def _toml_item(value: Any) -> Any:
 
 
 def _keep_newlines(before: str, after: str) -> str:
-    """Return `after` with CRLF line ends if `before` has no other ones; tomlkit ends new lines with LF."""
+    """Return `after` with CRLF line ends if `before` has only those; tomlkit ends new lines with LF."""
     is_crlf = "\n" in before and before.count("\n") == before.count("\r\n")
     return re.sub(r"(?<!\r)\n", "\r\n", after) if is_crlf else after

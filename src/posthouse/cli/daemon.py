@@ -137,7 +137,7 @@ def down(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLA
 
 
 def status(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """Show if the daemon runs and reaches its relay, and how many messages wait; exit code 3 if it does not run.
+    """Show whether the daemon runs and reaches its relay, and how many messages wait; exit code 3 if it does not run.
 
     For example:
 
@@ -270,8 +270,8 @@ def remint(
 def rotate_key(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Replace the key of this host in a mesh; its name, mail and agents keep their addresses.
 
-    The old key signs the new one as its successor, and the relay refuses the old one from then on. It stays in the
-    directory, for mail that was sealed for it. If the command is interrupted, run it again.
+    The old key signs the new one as its successor; from then on the relay refuses the old key. The old key stays in the
+    directory, to open mail that was sealed for it. If the command is interrupted, run it again.
 
     For example:
 
@@ -310,7 +310,7 @@ def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = 
 def hooks(
     *,
     retry: Annotated[str | None, Parameter(help="Try the parked events of this hook again now.")] = None,
-    drop: Annotated[str | None, Parameter(help="Give the parked events of this hook up.")] = None,
+    drop: Annotated[str | None, Parameter(help="Discard the parked events of this hook.")] = None,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:

@@ -52,7 +52,7 @@ def rotate_token(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Replace the token of the local TCP port; the old one is refused from now on, also by a running daemon.
+    """Replace the token of the local TCP port; a running daemon refuses the old one at once.
 
     For example:
 
@@ -74,8 +74,8 @@ def rotate_token(
 def adopt(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Move the rights of the home key in a mesh to the key of the daemon, which the command line uses from then on.
 
-    Homes from before had two keys: key.json for commands, keypair.json for the daemon. `posthouse doctor` names the
-    meshes where the home key is still in use.
+    Homes of earlier versions had two keys: key.json for commands, keypair.json for the daemon. `posthouse doctor` names
+    the meshes where the home key is still in use.
 
     For example:
 
@@ -154,7 +154,7 @@ def leave(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Leave a mesh: the relay removes this host, the daemon stops serving the mesh, its files are put aside.
+    """Leave a mesh: the relay removes this host, the daemon stops serving the mesh, its files are set aside.
 
     Refused while messages wait to be sent. The directory is kept under another name, with its key and its mail.
 
@@ -186,7 +186,7 @@ def leave(
 
 
 def _stop_serving(daemon_options: DaemonOptions, directory: MeshDirectory, *, abort_pending: bool) -> None:
-    """Let a running daemon stop serving the mesh, and hold the mesh only if nothing waits there."""
+    """Let a running daemon stop serving the mesh; raises remint_pending if messages wait and are not to be aborted."""
     from posthouse.daemon.identity import abort_rows
     from posthouse.model.clock import system_clock
 
@@ -194,7 +194,7 @@ def _stop_serving(daemon_options: DaemonOptions, directory: MeshDirectory, *, ab
         with DaemonOptions(directory.mesh, daemon_options.directory).client() as daemon:
             health = daemon.health()
             waiting = health.queue_depth + health.inflight
-            if waiting and not abort_pending:  # the mesh stays served, so that they are sent
+            if waiting and not abort_pending:  # the daemon keeps serving the mesh and sends them
                 raise error("remint_pending", rows=waiting)
             daemon.remove_mesh(directory.mesh)
     except PosthouseError as failure:
@@ -222,7 +222,7 @@ def _leave_relay(directory: MeshDirectory) -> str | None:
     return None
 
 
-PassphraseFile = Annotated[Path | None, Parameter(help="A private file with the passphrase. Default: asked for.")]
+PassphraseFile = Annotated[Path | None, Parameter(help="A private file with the passphrase. Default: prompt for it.")]
 
 
 def backup(
@@ -238,7 +238,7 @@ def backup(
     For example:
 
         posthouse daemon backup laptop.backup
-        posthouse daemon backup /media/stick/laptop.backup --passphrase-file ~/.backup-passphrase --json
+        posthouse daemon backup laptop.backup --passphrase-file ./passphrase --json
     """
     from posthouse.cli.config import find_home
     from posthouse.daemon.directory import DaemonDirectory
@@ -268,7 +268,7 @@ def restore(
     For example:
 
         posthouse daemon restore laptop.backup
-        posthouse daemon restore laptop.backup --passphrase-file ~/.backup-passphrase --json
+        posthouse daemon restore laptop.backup --passphrase-file ./passphrase --json
     """
     from posthouse.cli.config import find_home
     from posthouse.daemon.directory import DaemonDirectory

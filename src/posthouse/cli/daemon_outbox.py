@@ -128,7 +128,8 @@ def requeue(
     For example:
 
         posthouse daemon outbox requeue 01JQ8Z5N0000000000000000AB --auto
-        posthouse daemon outbox requeue 01JQ8Z5N0000000000000000AB --new-client-id build-7b --patch-payload fixed.txt
+        posthouse daemon outbox requeue build-7 --new-client-id build-7b
+        posthouse daemon outbox requeue build-7 --auto --patch-payload fixed.txt
     """
     if (new_client_id is None) != auto:
         raise error("usage", text="give either --new-client-id ID or --auto")

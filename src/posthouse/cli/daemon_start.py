@@ -1,4 +1,4 @@
-"""Starting a daemon: its options and settings, the process that runs already, and the directory of a mesh.
+"""Starting a daemon: its options and settings, the process that already runs, and the directory of a mesh.
 
 config.toml in the directory of a mesh has the same form as the one in the home directory and overrides it for that
 mesh; the first start records the relay there. The server and posthouse.daemon are imported inside the functions
@@ -205,7 +205,7 @@ def ensure_daemon(options: StartOptions, flags: dict[str, Any]) -> dict[str, Any
 
 
 def _join_running(options: StartOptions) -> dict[str, Any] | None:
-    """Let a daemon that runs already serve the mesh, and return its description; None if none runs."""
+    """Let a daemon that already runs serve the mesh, and return its description; None if none runs."""
     location = options.daemon_options.location()
     pid = daemon_pid(options.daemon_options)
     if pid is None or location.is_former:

@@ -68,7 +68,7 @@ def receive(reading: DirectReading, mesh_options: MeshOptions, output: Output) -
 
 @contextmanager
 def _only_reader(key: NodeKey, mesh: str) -> Iterator[None]:
-    """Keep the daemon of this home from receiving for a key meanwhile; raises daemon_has_it if it does."""
+    """Keep the daemon of this home from receiving for a key until the block ends; raises daemon_has_it if it does."""
     from posthouse.client.daemon.locate import daemon_address
     from posthouse.daemon.directory import DaemonDirectory
     from posthouse.keys import keyfile

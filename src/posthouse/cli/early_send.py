@@ -19,7 +19,7 @@ TYPE_CHECKING = False  # see posthouse.lazy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_ANSWER_S = 30.0  # as a DaemonClient waits
+_ANSWER_S = 30.0  # the same as in DaemonClient
 #: option -> field of the request
 _OPTIONS = {"--id": "client_message_id", "--reply-to": "reply_to_id", "--priority": "priority", "--agent": ""}
 #: fields of the answer for which the full command prints a note

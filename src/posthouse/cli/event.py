@@ -1,8 +1,8 @@
 """`posthouse event`: publish signed events to a relay, get, query, follow and delete them.
 
-With --json an event is printed as on the wire, plus `plaintext` if it was sealed for this node; as text its opened
-content is shown, or that it is sealed for other nodes. Publishing an event that the relay already has succeeds, so a
-retry is safe.
+With --json an event is printed as on the wire, plus `plaintext` if it was sealed for this node; as text it shows the
+opened content, or a note that it is sealed for other nodes. Publishing an event that the relay already has succeeds, so
+a retry is safe.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _MANY = Parameter(negative=(), show_default=False)
 @Parameter(name="*", group=_GROUP)
 @dataclass(frozen=True)
 class EventFilter:
-    """Which events to select: every condition must hold; of repeated values of one option any may match."""
+    """Which events to select: every condition must hold; an option that is repeated matches any of its values."""
 
     kind: Annotated[tuple[int, ...], _MANY, Parameter(help="Event kind. Repeatable.")] = ()
     author: Annotated[
@@ -197,8 +197,8 @@ def publish(
     For example:
 
         posthouse event publish "hello" --tag t=greetings
-        posthouse event publish "for your eyes" --mesh team --seal-for bob
-        echo '{"state":"green"}' | posthouse event publish - --kind 30000 --tag d=build/main --json
+        posthouse event publish "for your eyes" --mesh team --seal-for bob --json
+        echo green | posthouse event publish - --kind 30000 --tag d=build/main
     """
     text = read_text(content)
     tags = parse_tags(tag)
@@ -233,8 +233,8 @@ def get(
 
     For example:
 
-        posthouse event get 643b6dcfe2204e80670cf8585ec25134e303c68d3efdfb2d0efc7f5668bc739e
-        posthouse event get 643b6dcfe2204e80670cf8585ec25134e303c68d3efdfb2d0efc7f5668bc739e --mesh team --json
+        posthouse event get 643b...739e
+        posthouse event get 643b...739e --mesh team --json
     """
 
     async def work(client: Client) -> None:
@@ -251,7 +251,7 @@ def query(
     order: Annotated[Literal["asc", "desc"], Parameter(help="Commit order, or newest first.")] = "asc",
     cursor: PageCursor = None,
     count: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Only show the number of matching events.")
+        bool, Parameter(negative=(), show_default=False, help="Show only the number of matching events.")
     ] = False,
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
@@ -364,7 +364,7 @@ def pointer(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
-    """Show the newest event that was written under the fence of a resource, over all authors.
+    """Show the newest event that was written under the fence of a resource, across all authors.
 
     The event with the highest fencing token counts: the last write of the latest lock holder.
 
@@ -388,19 +388,19 @@ def delete(
         tuple[str, ...],
         Parameter(negative=(), show_default=False, help="Coordinate KIND:NODE_ID:D of this node. Repeatable."),
     ] = (),
-    reason: Annotated[str, Parameter(show_default=False, help="Why; readers of the events see it.")] = "",
+    reason: Annotated[str, Parameter(show_default=False, help="Reason, shown to readers of the events.")] = "",
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Delete events of this node: the relay erases their content and informs the readers of its streams.
 
-    Messages that wait in a queue are not delivered any more. A coordinate loses all its versions up to now. Copies
-    outside the relay stay: inboxes of other hosts, backups, and old versions of a lake until they are vacuumed.
+    Messages that wait in a queue are no longer delivered. A coordinate loses all its versions up to now. Copies outside
+    the relay stay: inboxes of other hosts, backups, and old versions of a lake until they are vacuumed.
 
     For example:
 
-        posthouse event delete 4f0c...19aa
-        posthouse event delete --address "30000:$NODE:build/main" --reason "wrong branch" --json
+        posthouse event delete 4f0c...19aa --reason "wrong branch"
+        posthouse event delete --address "30000:$NODE:build/main" --json
     """
     if not ids and not address:
         raise error("usage", text="give an event id or --address", hint="`posthouse event query` lists events.")
@@ -414,7 +414,7 @@ def delete(
     value = {"deletions": [each.event.id for each in published], "deleted": deleted}
     output.result(value, f"deleted {deleted} event{'' if deleted == 1 else 's'}")
     if deleted < len(ids):
-        output.note("ids that the relay does not know are blocked in case they come; those of other authors stay")
+        output.note("ids that the relay does not know are blocked in case they arrive; those of other authors stay")
 
 
 app = noun("event", "Publish signed events to a relay, query, follow and delete them.")

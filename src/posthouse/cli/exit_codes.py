@@ -109,7 +109,7 @@ def _as_refused_file(failure: OSError) -> PosthouseError | None:
 def _has_directory() -> bool:
     """Return False if the working directory was removed."""
     try:
-        os.getcwd()  # noqa: PTH109 - only whether it can be said
+        os.getcwd()  # noqa: PTH109 - raises if it was removed
     except FileNotFoundError:
         return False
     return True
@@ -152,7 +152,7 @@ def _missing_extra(failure: Exception) -> PosthouseError | None:
 
 
 def _stopped_spark(failure: Exception) -> PosthouseError | None:
-    """Return spark_stopped for a call of Java that failed inside its library, which is imported, because Java ended."""
+    """Return spark_stopped if a call inside py4j, Spark's link to Java, failed because Java ended; else None."""
     frames = traceback.extract_tb(failure.__traceback__)
     is_of_java = any("py4j" in Path(frame.filename).parts for frame in frames)
     if is_of_java:

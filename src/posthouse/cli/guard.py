@@ -2,8 +2,8 @@
 
 Two guards ask the daemon before a write: a PreToolUse hook of Claude Code before it edits a file, and a git pre-commit
 hook before a commit. Both allow a write when there is nothing to ask (no daemon, no repository), with one line of
-output, and refuse it if the check fails. A person, without POSTHOUSE_AGENT, is warned and never stopped. Writes of a
-shell are only seen at the commit.
+output, and refuse it if the check fails. A person, without POSTHOUSE_AGENT, is warned and never stopped. Files that a
+shell writes are only checked at the commit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _REST = f'next="$(dirname "$0")/{_CHAINED}"; if [ -x "$next" ]; then exec "$next
 def install(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Install the guard for Claude Code, and inside a git repository as its pre-commit hook.
 
-    A pre-commit hook that exists is run after the check. Agents of other programs are guarded by the commit.
+    A pre-commit hook that exists is run after the check. Agents in other programs are only checked when they commit.
 
     For example:
 
@@ -101,7 +101,7 @@ def check(*paths: Path, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: 
     for each in dict.fromkeys(held):
         output.result({"path": each.path, "agent": each.agent, "left_s": each.left_s, "note": each.note}, _shown(each))
     if held and not os.environ.get("POSTHOUSE_AGENT"):
-        output.note("posthouse guard: you are no agent, so this is only a warning")
+        output.note("posthouse guard: you are not an agent, so this is only a warning")
         return Exit.OK
     return Exit.REFUSED if held else Exit.OK
 

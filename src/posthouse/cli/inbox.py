@@ -71,7 +71,7 @@ Limit = Annotated[int, Parameter(validator=Number(gte=1, lte=1000), group=_GROUP
 
 
 def sender_name(item: InboxItem) -> str:
-    """Return the address of the sender; a host without a name is the beginning of its node id."""
+    """Return the address of the sender; a host without a name is shown by the beginning of its node id."""
     return str(Address(item.from_agent, item.sender_name or short_node(item.sender)))
 
 
@@ -147,7 +147,7 @@ def mail(
 
         posthouse inbox
         posthouse inbox --unread --from bob --json
-        posthouse inbox --search 'deploy "roll back" postgres*' --before 2026-01-31T00:00:00Z
+        posthouse inbox --search '"roll back" deploy*' --before 2026-01-31T00:00:00Z
         posthouse inbox --direct --count 10 --key-file ./agent.json
     """
     if reading.direct:
@@ -182,8 +182,8 @@ def wait(
 ) -> None:
     """Wait for unread mail that no wait has shown, show it oldest first and mark it as seen.
 
-    Ends without a result after the timeout. The wait continues while the daemon restarts. Each set of conditions has a
-    mark of its own: waiting for one sender does not skip mail of another.
+    Ends without a result after the timeout. The wait continues while the daemon restarts. Each set of conditions has
+    its own mark: waiting for one sender does not skip mail of another.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""`posthouse join`, `posthouse use`: take this host into a mesh, and choose the mesh of commands that name none.
+"""`posthouse join`, `posthouse use`: bring this host into a mesh, and choose the mesh that commands use by default.
 
 Joining pins the key of the relay, and its certificate if the invite names one, before the code is sent; makes the
 key of this host in the mesh; takes the host's name; starts the daemon; and proves the path with a message to itself.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from posthouse.client.daemon import DaemonClient, Health
     from posthouse.keys import NodeKey
 
-_NAME_MAX = 60  # room for a number behind it
+_NAME_MAX = 60  # leaves room for a number
 _NAMES_TRIED = 20
 _TAKEN = frozenset({"member_name_taken", "member_name_similar"})
 _ADMITTED_S = 20.0
@@ -43,7 +43,7 @@ def join(
     *,
     name: Annotated[str | None, Parameter(help="Name of this host in the mesh. Default: its host name.")] = None,
     no_daemon: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Join only; start no daemon and choose no mesh.")
+        bool, Parameter(negative=(), show_default=False, help="Only join: start no daemon, and keep the default mesh.")
     ] = False,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
@@ -51,11 +51,11 @@ def join(
     """Join a mesh with an invite: this host gets a key and a name there, and the daemon starts.
 
     The code of the invite is sent only to the relay that made it; a relay with another key or certificate is refused.
-    The mesh becomes the one of commands that name none. With --key-file that key joins, and no daemon is started.
+    The mesh becomes the default of later commands. With --key-file that key joins, and no daemon is started.
 
     For example:
 
-        posthouse join 'posthouse://relay.example:7420/team?relay=ed25519:03a1...31b8&code=Zk3...' --name bob
+        posthouse join 'posthouse://relay.example:7420/team?relay=...' --name bob
         posthouse join - < invite.txt
     """
     from posthouse.client import Membership, Memberships, parse_invite
@@ -102,7 +102,7 @@ def _host_key(invite: Invite) -> NodeKey:
 
 
 def require_private_home() -> None:
-    """Refuse a home that other users can open, before anything starts or an invite is spent; make a missing one."""
+    """Refuse a home that other users can open, before anything starts or an invite is spent; create a missing one."""
     from posthouse.daemon.directory import DaemonDirectory
     from posthouse.files import home_directory, private_dir
 
@@ -145,7 +145,7 @@ def _redeem(invite: Invite, key: NodeKey, name: str | None, relay_options: Relay
 
 
 async def take_name(name: str | None, claim: Callable[[str], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-    """Claim a member name: the given one, else the host's, with a number behind it if it is taken or confusable."""
+    """Claim a member name: the given one, else the host's, with a number appended if it is taken or confusable."""
     if name is not None:
         return await claim(validate_member_name(name))
     first = host_name()
@@ -169,11 +169,11 @@ def host_name(given: str | None = None) -> str:
 def start_and_prove(mesh: str, relay: str | None = None, *, is_proved: bool = False) -> dict[str, Any]:
     """Start the daemon of a mesh, wait until the relay has admitted it, and send a message from this host to itself.
 
-    With `is_proved` an earlier start has sent that message.
+    With `is_proved` no message is sent, because an earlier start has sent it.
     """
     from posthouse.cli.daemon_start import StartOptions, ensure_daemon
 
-    options = DaemonOptions(mesh=mesh, agent=DEFAULT_INBOX)  # whichever agent runs the command
+    options = DaemonOptions(mesh=mesh, agent=DEFAULT_INBOX)  # even if an agent runs the command
     started = ensure_daemon(StartOptions(options, relay, is_ephemeral=False, ttl_s=None, tcp="auto"), {})
     with options.client() as daemon:
         health = _wait_admitted(daemon)
@@ -204,13 +204,13 @@ def _wait_admitted(daemon: DaemonClient) -> Health:
 
 def use(
     mesh: Annotated[
-        str | None, Parameter(completer=complete_meshes, help="Mesh of commands that name none. Without it: show them.")
+        str | None, Parameter(completer=complete_meshes, help="The new default mesh. Without it: show the meshes.")
     ] = None,
     /,
     *,
     output: Output = PLAIN,
 ) -> None:
-    """Choose the mesh of commands that name none, or show the meshes of this host.
+    """Choose the mesh that commands use by default, or show the meshes of this host.
 
     For example:
 

@@ -117,19 +117,19 @@ def rotate(*, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAI
     """Replace the key of this node with a new one, at every relay where this home is a member.
 
     The old key signs the new one as its successor: membership, name and waiting messages continue under the new key,
-    and the old one is refused. It stays beside the new one, for mail that was sealed for it. If a relay cannot be
-    reached, run the command again: it continues with the same new key.
+    and the old key is refused. The old key stays beside the new one, to open mail that was sealed for it. If a relay
+    cannot be reached, run the command again: it continues with the same new key.
 
     For example:
 
         posthouse keys rotate
-        posthouse keys rotate --key-file ./agent.json --relay relay.example:7420 --json
+        posthouse keys rotate --key-file ./agent.json --relay relay.example:7420
     """
     from posthouse.keys import keyfile
 
     path = key_path(relay_options.key_file)
     if path.name == _DAEMON_KEY:
-        raise error("usage", text="the daemon has this key in use", hint="Run `posthouse daemon rotate-key`.")
+        raise error("usage", text="the daemon is using this key", hint="Run `posthouse daemon rotate-key`.")
     before, successor = load_key(path), keyfile.prepare_next(path)
     relays = [origin for origin in _relays(relay_options) if _rotate_at(origin, before, successor, relay_options)]
     if not relays:
@@ -141,7 +141,7 @@ def rotate(*, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAI
 
 
 def _relays(relay_options: RelayOptions) -> list[str]:
-    """Return the relays that may know the key of this home: those of its meshes, and the one of commands."""
+    """Return the relays that may know the key of this home: those of its meshes, and the one that commands use."""
     from posthouse.client import Memberships
 
     joined = [] if relay_options.relay else [each.relay for each in Memberships.of_home().all().values()]
@@ -171,7 +171,7 @@ _Node = Annotated[str, Parameter(help="A node id.")]
 
 
 def recovery(node: _Node, /, *, mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS, output: Output = PLAIN) -> None:
-    """Name the key that may replace this node's key if it is lost; keep that one on paper or another machine.
+    """Name the key that may replace this node's key if it is lost; keep that key on paper or on another machine.
 
     For example:
 
@@ -190,15 +190,16 @@ def recover(
     node: _Node,
     /,
     *,
-    recovery_key: Annotated[Path, Parameter(help="The key file that the lost key had named.")],
+    recovery_key: Annotated[Path, Parameter(help="Key file of the recovery key that the lost key had named.")],
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Replace a lost key with the key of this node, which is created if there is none; needs the recovery key.
+    r"""Replace a lost key with the key of this node, which is created if there is none; needs the recovery key.
 
     For example:
 
-        posthouse keys recover ed25519:03a1...31b8 --recovery-key ./recovery.json --relay relay.example:7420
+        posthouse keys recover ed25519:03a1...31b8 --recovery-key ./recovery.json \
+            --relay relay.example:7420
     """
     import asyncio
 
@@ -299,7 +300,7 @@ def trust(
     target: Annotated[str, Parameter(help="A relay (HOST:PORT or URL), or the name of a member.")],
     /,
     *,
-    node: Annotated[str | None, Parameter(help="The node id to pin. Default: the one that is found now.")] = None,
+    node: Annotated[str | None, Parameter(help="The node id to pin. Default: the one it has now.")] = None,
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:

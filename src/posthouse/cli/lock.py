@@ -55,9 +55,9 @@ Session = Annotated[
 ]
 Also = Annotated[
     tuple[str, ...],
-    Parameter(show_default=False, negative=(), help="Another lock of the same grant; repeat it for more, up to 63."),
+    Parameter(show_default=False, negative=(), help="Another lock to acquire in the same grant. Repeatable, up to 63."),
 ]
-Tree = Annotated[bool, Parameter(negative=(), show_default=False, help="Lock all names below RESOURCE/, too.")]
+Tree = Annotated[bool, Parameter(negative=(), show_default=False, help="Also lock all names below RESOURCE/.")]
 Shared = Annotated[bool, Parameter(negative=(), show_default=False, help="Share the lock with others that share it.")]
 
 
@@ -131,7 +131,7 @@ def renew(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
-    """Extend the lease of a lock, counted from now; the token stays. An expired lease cannot be renewed.
+    """Extend the lease of a lock, counted from now; the token stays the same. An expired lease cannot be renewed.
 
     For example:
 
@@ -245,7 +245,7 @@ def watch(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
-    """Show a lock now and after each change of its holders, until Ctrl-C; of changes in quick succession the newest.
+    """Show a lock now and after each change of its holders, until Ctrl-C; after rapid changes only the newest state.
 
     For example:
 
@@ -315,7 +315,7 @@ def run(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> int:
-    """Run a command while holding a lock, and exit with its exit code; without --wait-s wait for the lock indefinitely.
+    r"""Run a command while holding a lock and exit with its exit code; without --wait-s wait for the lock indefinitely.
 
     A second `lock run` of the same key waits like that of any other key.
 
@@ -326,7 +326,8 @@ def run(
     For example:
 
         posthouse lock run db/main -- ./migrate.sh
-        posthouse lock run deploy --wait-s 0 --lease-s 60 -- sh -c 'deploy --token "$POSTHOUSE_FENCING_TOKEN"'
+        posthouse lock run deploy --wait-s 0 --lease-s 60 -- \
+            sh -c 'deploy --token "$POSTHOUSE_FENCING_TOKEN"'
     """
     from posthouse.cli.lock_child import run_command
 

@@ -53,7 +53,7 @@ async def _end(process: asyncio.subprocess.Process, grace_s: float) -> None:
     _signal_group(process.pid, signal.SIGCONT)  # a stopped process gets SIGTERM only once it continues
     ended = asyncio.ensure_future(_wait_for_group(process))
     try:
-        await asyncio.wait((ended,), timeout=grace_s)  # asyncio.timeout may not expire inside a cancellation
+        await asyncio.wait((ended,), timeout=grace_s)  # asyncio.timeout might not expire inside a cancellation
     finally:
         ended.cancel()
         _signal_group(process.pid, signal.SIGKILL)
@@ -63,7 +63,7 @@ async def _end(process: asyncio.subprocess.Process, grace_s: float) -> None:
 async def _wait_for_group(process: asyncio.subprocess.Process) -> None:
     """Wait until the command and its whole process group have ended."""
     await process.wait()
-    while _signal_group(process.pid, 0):  # noqa: ASYNC110 - the kernel announces no end of a group
+    while _signal_group(process.pid, 0):  # noqa: ASYNC110 - the kernel does not report the end of a group
         await asyncio.sleep(0.005)
 
 
@@ -89,7 +89,7 @@ def _forward_signals(group: int) -> Iterator[None]:
 
 
 def _is_in_foreground(terminal: int) -> bool:
-    """Return False for a file that is no terminal, and for a terminal that does not control this process."""
+    """Return False for a file that is not a terminal, and for a terminal that does not control this process."""
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()
     except OSError:

@@ -1,9 +1,9 @@
 """Logging of long-running commands: to stderr, or for the daemon to daemon.log, which rotates by size.
 
-stderr gets text on a terminal and JSON lines elsewhere; daemon.log always gets JSON lines, each written whole. Text
-of other nodes in an entry can neither drive the terminal nor forge an entry: control characters and line breaks are
-escaped, and the lines of a traceback are indented. Tracebacks name source lines and never show local values, which
-may hold tokens, keys and contents. Logging never raises: an entry that finds the disk full is dropped, later ones are
+stderr gets text on a terminal and JSON lines elsewhere; daemon.log always gets JSON lines, each written whole. Text of
+other nodes in an entry can neither drive the terminal nor forge an entry: control characters and line breaks are
+escaped, and the lines of a traceback are indented. Tracebacks name source lines and never show local values, which may
+hold tokens, keys and contents. Logging never raises: while the disk is full entries are dropped, and later ones are
 written again. structlog is imported at the top, so import this module inside functions only.
 """
 

@@ -1,7 +1,7 @@
 """`posthouse man`: the manual pages, made from the command line itself.
 
-There is one page for `posthouse` and one for each command, which also has the verbs of a noun. A hidden command, a
-former name, has none. The text is that of --help, so the two cannot differ.
+There is one page for `posthouse` and one for each command, which also has the verbs of a noun. Hidden commands, which
+are former names, have none. The text is that of --help, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def render_pages() -> dict[str, str]:
 
 
 def walk(app: App, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], App]]:
-    """Yield every command and noun below `app` with its path, in the order of the alphabet; no hidden ones."""
+    """Yield every command and noun below `app` with its path, in alphabetical order, without hidden ones."""
     for name, child in sorted(app.resolved_commands().items()):
         if not name.startswith("-") and child.show:
             yield (*path, name), child

@@ -34,7 +34,7 @@ class ServerEntry:
 def server_entry(
     daemon_options: DaemonOptions, agent: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> ServerEntry:
-    """Return the command line that starts `posthouse mcp` for a daemon, for the agent of a name."""
+    """Return the command line that starts `posthouse mcp` for a daemon and the agent with this name."""
     from posthouse.cli.service_units import program
 
     options = [] if agent is None else ["--as", agent]
@@ -53,7 +53,7 @@ def mcp(
         Parameter(name="--as", help="Name of the agent. Default: the name of the program that starts this."),
     ] = None,
     http: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Show the address of MCP over HTTP and end.")
+        bool, Parameter(negative=(), show_default=False, help="Show the address of MCP over HTTP and exit.")
     ] = False,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
@@ -61,7 +61,7 @@ def mcp(
     """Connect an agent's program, on stdin and stdout, to the daemon's MCP server.
 
     Each program is one agent of this host; a second one of the same name gets NAME-2. Without a daemon every tool
-    answers how to start it. `posthouse connect` adds this command to the configuration of a program.
+    answers with the command that starts one. `posthouse connect` adds this command to the configuration of a program.
 
     For example:
 

@@ -41,7 +41,7 @@ def create(
     For example:
 
         posthouse mesh create team
-        posthouse mesh create lobby --open --name alice --relay relay.example:7420 --json
+        posthouse mesh create lobby --open --name alice --relay relay.example:7420
     """
     from posthouse.client import Membership, Memberships
 
@@ -134,7 +134,7 @@ def members(
     For example:
 
         posthouse mesh members team
-        posthouse mesh members team --add ed25519:03a107...31b8 --name bob --role reader
+        posthouse mesh members team --add ed25519:03a1... --name bob --role reader
         posthouse mesh members team --remove bob --json
     """
     if add is not None and name is None:
@@ -154,7 +154,7 @@ def members(
 
 
 def _known_to_daemon(mesh: str) -> dict[str, dict[str, Any]]:
-    """Return what the daemon knows of the nodes of a mesh; nothing if none runs, or not in this mesh."""
+    """Return what the daemon knows of the nodes of a mesh; nothing if no daemon runs, or it is not in this mesh."""
     try:
         with DaemonOptions(mesh=mesh).client() as daemon:
             return {peer["node"]: peer for peer in daemon.peers()["peers"]}

@@ -35,7 +35,7 @@ class InviteOptions:
     role: Annotated[Literal["reader", "member", "admin"], Parameter(help="Role of the hosts that join.")] = "member"
     address: Annotated[
         str | None,
-        Parameter(help="HOST:PORT at which other hosts reach the relay; several with commas. Default: found out."),
+        Parameter(help="HOST:PORT where other hosts reach the relay; separate several by commas. Default: detected."),
     ] = None
 
     def make(self, mesh: str, relay_options: RelayOptions) -> Invite:
@@ -66,7 +66,8 @@ def invite(
     For example:
 
         posthouse mesh invite team
-        posthouse mesh invite team --role reader --uses 5 --expires-s 3600 --address relay.example:7420 --json
+        posthouse mesh invite team --role reader --uses 5 --expires-s 3600
+        posthouse mesh invite team --address relay.example:7420 --json
     """
     from posthouse.client.relay_url import relay_at
 

@@ -32,7 +32,7 @@ class LimitNumbers:
     """The limits that are one number, each as text or `none`."""
 
     max_events: Annotated[_Number, Parameter(help="Events with content, or `none`.")] = None
-    max_bytes: Annotated[_Number, Parameter(help="Bytes of their JSON, or `none`.")] = None
+    max_bytes: Annotated[_Number, Parameter(help="Bytes of JSON of these events, or `none`.")] = None
     max_members: Annotated[_Number, Parameter(help="Listed members, or `none`.")] = None
     max_topics: Annotated[_Number, Parameter(help="Topics, or `none`.")] = None
     versions: Annotated[_Number, Parameter(help="Versions kept of each coordinate, or `none`.")] = None
@@ -66,7 +66,7 @@ def limits(
     ] = None,
     allow: Annotated[
         bool,
-        Parameter(negative=(), show_default=False, help="Set what the mesh may have at most; for admins of the relay."),
+        Parameter(negative=(), show_default=False, help="Set upper bounds for these limits; for admins of the relay."),
     ] = False,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
@@ -80,7 +80,7 @@ def limits(
 
         posthouse mesh limits team
         posthouse mesh limits team --max-events 100000 --on-full drop_oldest
-        posthouse mesh limits team --max-age 90d --max-age 1000-1002=30d --versions 10
+        posthouse mesh limits team --max-age 90d --max-age 1000-1002=30d
         posthouse mesh limits team --allow --max-bytes 1000000000 --json
     """
     changes = numbers.changes()
@@ -203,9 +203,9 @@ def delete(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Delete a mesh for ever: members, topics and rights at once, its content in the background.
+    """Delete a mesh permanently: members, topics and rights at once, its content in the background.
 
-    Only for admins of the relay. The name stays taken. Waiting messages are not delivered any more.
+    Only for admins of the relay. The name stays taken. Waiting messages are no longer delivered.
 
     For example:
 
@@ -213,7 +213,7 @@ def delete(
         posthouse mesh delete old-project --yes --json
     """
     if not yes and not output.asks(f"Delete the mesh {mesh} and everything in it for good?"):
-        raise error("usage", text="nothing was deleted", hint="Say --yes to delete the mesh.")
+        raise error("usage", text="nothing was deleted", hint="Pass --yes to delete the mesh.")
     _change(mesh, "deleted", lambda client: client.meshes.delete(mesh), relay_options, output)
     output.note("copies outside the relay stay: backups, inboxes of other hosts, and the lake until its next run")
 

@@ -1,6 +1,6 @@
 """`posthouse mesh rotations`: new keys of members that wait for the approval of an admin of the mesh.
 
-The command applies a change first if one is given, then lists. A key that waits has no right in the mesh; its messages
+The command applies a change first if one is given, then lists. A key that waits has no rights in the mesh; its messages
 queue up.
 """
 
@@ -58,7 +58,7 @@ def rotations(
     from rich.text import Text
 
     if approve is not None and refuse is not None:
-        raise error("value_invalid", name="--refuse", reason="it cannot go with --approve")
+        raise error("value_invalid", name="--refuse", reason="it cannot be combined with --approve")
 
     async def work(client: Client) -> KeyApprovals:
         found = await client.keys.held(mesh) if require is None else await client.keys.require_approval(mesh, require)

@@ -56,12 +56,12 @@ def set_(
 ) -> None:
     """Refuse events of a kind unless they are written under the fence of a resource; admins only.
 
-    Of several rules that fit an event the one with the longest prefix counts. Stored events stay.
+    If several rules match an event, the one with the longest prefix applies. Events that are already stored stay.
 
     For example:
 
         posthouse mesh rule set team 30000 'builds/{d}'
-        posthouse mesh rule set team 30000 deploy/production --prefix release/ --json
+        posthouse mesh rule set team 30000 deploy/production --prefix release/
     """
 
     async def work(client: Client) -> None:

@@ -1,8 +1,8 @@
 """The output of commands, for people or programs: the only module of posthouse that writes to a terminal.
 
 Every command takes `output: Output` and gives each result twice, as a value and as text. `--output` selects the form:
-text for people, the value as JSON, or the table in the text as CSV (the value where the text is no table). Results go
-to stdout, notes and errors to stderr, so that a pipe carries results only. Control characters are escaped in every
+text for people, the value as JSON, or the table in the text as CSV (the value where the text is not a table). Results
+go to stdout, notes and errors to stderr, so that a pipe carries results only. Control characters are escaped in every
 format and never sent to the terminal. Text of other nodes goes through `one_line` or `indented`, so that its line
 breaks cannot forge a line of the output. `exit_codes` decides exit codes, not this module.
 """
@@ -45,9 +45,9 @@ class Output:
     debug: Annotated[bool, _SWITCH, Parameter(help="Show the traceback of an unexpected failure.")] = False
 
     def __post_init__(self) -> None:
-        """Let both ways to ask for JSON set both fields; `--json` beside another form is a mistake."""
+        """Let both ways to ask for JSON set both fields; `--json` together with `--output csv` is an error."""
         if self.json and self.form == "csv":
-            raise error("usage", text="--json and --output csv exclude each other")
+            raise error("usage", text="--json and --output csv cannot be combined")
         is_json = self.json or self.form == "json"
         object.__setattr__(self, "json", is_json)
         object.__setattr__(self, "form", "json" if is_json else self.form)
@@ -185,7 +185,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Rows:
 
 
 class CsvWriter:
-    """Writes results as CSV: a header when the columns change, then the rows; a blank line parts two tables."""
+    """Writes results as CSV: a header when the columns change, then the rows; a blank line separates two tables."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

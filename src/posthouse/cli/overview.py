@@ -44,7 +44,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "agent": "Add, list, rename, retire and pause the agents of this host; each has its own inbox.",
         "peers": "List the hosts of the mesh and their agents, with their presence and status.",
         "profile": "Change the profile that other members see; fields that are not given stay as they are.",
-        "use": "Choose the mesh of commands that name none, or show the meshes of this host.",
+        "use": "Choose the mesh that commands use by default, or show the meshes of this host.",
         "mesh": "Create meshes, invite nodes, and manage members, access, limits, rules, topics and blocks.",
         "trust": "Pin the key of a relay or a member, for example after an intended key change.",
         "lock": "Use locks of a relay: leases with fencing tokens.",

@@ -33,7 +33,7 @@ def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PL
 
 
 def show_members(value: object, mesh: str, members: list[dict[str, Any]], output: Output) -> None:
-    """Show the hosts of a mesh and their agents, and whose key has changed; presence is known to a daemon only."""
+    """Show the hosts of a mesh and their agents, and whose key has changed; presence is known only to a daemon."""
     from posthouse.client.trust.pins import member_key_changed
 
     rows = [row for each in members for row in _peer_rows(each, is_csv=output.form == "csv")]

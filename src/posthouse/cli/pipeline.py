@@ -40,7 +40,8 @@ def query(
     For example:
 
         posthouse pipeline query 'SHOW TABLES'
-        posthouse pipeline query 'SELECT day, sum(messages) FROM gold_traffic_hourly GROUP BY day ORDER BY day'
+        posthouse pipeline query 'SELECT day, sum(messages)
+            FROM gold_traffic_hourly GROUP BY day ORDER BY day'
     """
     from posthouse.pipeline.serve import ask_server
 
@@ -74,7 +75,7 @@ def _show_rows(output: Output, answer: Answer) -> None:
 def serve(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
     """Keep a Spark session running and answer questions on a socket in the lake's directory, until Ctrl-C.
 
-    `query`, `report`, `audit` and `whatif` use this session by themselves, several at once.
+    `query`, `report`, `audit` and `whatif` use this session automatically; it serves several at a time.
 
     For example:
 
@@ -142,8 +143,8 @@ def audit(
     """Re-derive every id, verify every signature, replay deliveries and locks, and recompute every Merkle root.
 
     Audits the lake if there is one; with --source also compares the stores with it. Without a lake it audits the
-    sources. Roots that other nodes than the trusted publishers have published are findings. Runs in the session of
-    `posthouse pipeline serve` if there is one. Nothing is changed. The exit code is 1 if there is any finding.
+    sources. Roots published by nodes other than the trusted publishers are findings. Runs in the session of `posthouse
+    pipeline serve` if there is one. Nothing is changed. The exit code is 1 if there is any finding.
 
     For example:
 

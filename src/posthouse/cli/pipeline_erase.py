@@ -33,7 +33,7 @@ def erase(
     before: Annotated[
         str | None, Parameter(help="What was written before this UTC day, as 2026-11-01, or this long ago: 365d.")
     ] = None,
-    reason: Annotated[str, Parameter(help="Words for the signed record of the erasure; others can read them.")] = "",
+    reason: Annotated[str, Parameter(help="Reason for the signed record of the erasure; others can read it.")] = "",
     lake_only: Annotated[
         bool, Parameter(negative=(), help="Do not ask the stores; they may still have the content.")
     ] = False,
@@ -41,7 +41,7 @@ def erase(
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Erase content permanently: from the stores, then from every table of the lake and its older versions.
+    r"""Erase content permanently: from the stores, then from every table of the lake and its older versions.
 
     Content that meets all given criteria is erased; sender, recipients, time and size stay. The lake keeps a digest of
     each erased row, so the audit still proves the others; a text that is short enough to guess can be confirmed by its
@@ -49,7 +49,8 @@ def erase(
 
     For example:
 
-        posthouse pipeline erase --node ed25519:3b6a... --source https://relay.example.org --dry-run
+        posthouse pipeline erase --node ed25519:3b6a... --dry-run \
+            --source https://relay.example.org
         posthouse pipeline erase --event 2c5f...e1 --reason 'request 4711'
         posthouse pipeline erase --mesh old-team --before 365d --lake-only
     """

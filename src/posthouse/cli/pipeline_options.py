@@ -39,7 +39,7 @@ Publishers = Annotated[
     str | None,
     Parameter(
         name="--publishers",
-        help="Nodes whose published roots and erasures are trusted, beside this one; a list with commas.",
+        help="Nodes whose published roots and erasures are trusted besides this one, separated by commas.",
     ),
 ]
 
@@ -153,7 +153,7 @@ class PipelineOptions:
         return nodes
 
     def prices(self, given: str | None = None) -> Prices:
-        """Return the price table of the option or the setting; without either its file need not exist."""
+        """Return the price table that the option or the setting names; the default file need not exist."""
         from posthouse.model.usage import Prices
 
         settings = load_settings({"pipeline.prices": given})

@@ -59,8 +59,8 @@ def publish(
     For example:
 
         posthouse pipeline publish
-        posthouse pipeline publish --mesh team --alerts-to '#alerts' --silent 2h --json
-        posthouse pipeline publish --alerts-to '#alerts' --budget-usd 50 --agent-budget-usd 10
+        posthouse pipeline publish --mesh team --alerts-to '#alerts' --silent 2h
+        posthouse pipeline publish --budget-usd 50 --agent-budget-usd 10 --json
     """
     from posthouse.cli.options import default_mesh, parse_duration
     from posthouse.model.clock import format_utc
@@ -130,8 +130,9 @@ def replay(
 
     For example:
 
-        posthouse pipeline replay --where "destination = 'builds'" --to '#builds-again' --rate 50
-        posthouse pipeline replay --where "source = 'bus'" --to test.agent --name again-on-the-bus --json
+        posthouse pipeline replay --where "destination = 'builds'" --to '#rebuilds'
+        posthouse pipeline replay --where "source = 'bus'" --to test.agent --rate 50
+        posthouse pipeline replay --where "size > 4096" --to test.agent --name big
     """
     from posthouse.cli.options import default_mesh
     from posthouse.pipeline.connector.sink_rows import SinkOptions
@@ -190,12 +191,12 @@ def archive(
     """Ask a relay to delete old history that the lake provably holds; bring the lake up to date first.
 
     The relay compares digests of rows read back from the lake with its own rows. It keeps everything that is still
-    needed: current events, memberships, open deliveries, dedupe records and lock tokens. Repeat it after any failure.
+    needed: current events, memberships, open deliveries, dedupe records and lock tokens. After any failure, repeat it.
 
     For example:
 
         posthouse pipeline archive --older-than 30d
-        posthouse pipeline archive --older-than 7d --relay https://relay.example:7420 --json
+        posthouse pipeline archive --older-than 7d --relay relay.example:7420 --json
     """
     from posthouse.cli.options import parse_duration
     from posthouse.model.clock import system_clock

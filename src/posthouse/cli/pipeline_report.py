@@ -59,7 +59,8 @@ def report(
 
         posthouse pipeline report --open
         posthouse pipeline report --since 7d --to /tmp/week.html
-        posthouse pipeline report --agent claude@laptop --since 2026-11-01 --until 2026-11-15 --no-audit
+        posthouse pipeline report --since 2026-11-01 --until 2026-11-15 --no-audit
+        posthouse pipeline report --agent claude@laptop
     """
     from posthouse.pipeline.query import refuse_empty
 

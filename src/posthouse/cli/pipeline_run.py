@@ -1,4 +1,4 @@
-"""`posthouse pipeline run` and `compact`: bring the lake up to date, report the run to monitoring, keep its files few.
+"""`posthouse pipeline run` and `compact`: bring the lake up to date, report the run to monitoring, merge small files.
 
 A run that fails or is killed can be repeated: no row is duplicated or missing. Arguments and sources are checked before
 Spark starts. Metrics and lineage events are written for failed runs too; a run never fails because they cannot be
@@ -93,7 +93,7 @@ def run(
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Copy new journal records into the lake, then bring every table up to date.
+    r"""Copy new journal records into the lake, then bring every table up to date.
 
     A run that fails or is killed can be repeated: no row is duplicated or missing. If a source is a relay, the Merkle
     root of every new batch is published there as a signed event. With --every the command repeats until Ctrl-C or
@@ -105,10 +105,11 @@ def run(
         posthouse pipeline run
         posthouse pipeline run --source ~/.posthouse/relay --lake /data/lake
         posthouse pipeline run --source https://relay.example.org --every 60s
-        posthouse pipeline run --source https://relay.example.org --lake s3://bucket/lake --master spark://host:7077
+        posthouse pipeline run --source https://relay.example.org \
+            --lake s3://bucket/lake --master spark://host:7077
     """
     if once and every is not None:
-        raise error("usage", text="--once and --every exclude each other")
+        raise error("usage", text="--once and --every cannot be combined")
     wait_s = None if every is None else parse_duration(every)
     open_sources(pipeline_options)  # fail before Spark starts
     spark = pipeline_options.session()
@@ -134,8 +135,8 @@ class RunNow(Protocol):
 def repeat(run_now: RunNow, wait_s: float, stopped: threading.Event, output: Output) -> None:
     """Run at an interval until stopped; a failure that may pass is reported, and the next run tries again.
 
-    A lease that a killed run left at the relay is waited for. A relay or bucket that cannot be reached from the start
-    is an error, because its name may be wrong.
+    Waits until a lease that a killed run left at the relay has ended. A relay or bucket that cannot be reached from the
+    start is an error, because its name may be wrong.
     """
     from posthouse.client.failures import retry_after_s
 
@@ -266,9 +267,9 @@ def compact(
 ) -> None:
     """Merge the small files of every table, and delete files that no reader needs. Does not start Spark.
 
-    A run merges files by itself once there are `pipeline.compact_files` small ones; this command merges two already,
-    unless --compact-files says more. No row changes. Replaced files stay for `pipeline.retention_days`, for readers of
-    an older version.
+    A run merges files by itself once there are `pipeline.compact_files` small ones; this command merges even two,
+    unless --compact-files sets a larger number. No row changes. Replaced files stay for `pipeline.retention_days`, for
+    readers of an older version.
 
     For example:
 

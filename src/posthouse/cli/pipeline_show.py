@@ -1,7 +1,7 @@
 """`posthouse pipeline show` and `export`: reading the lake without Spark.
 
-`show` answers fixed questions from the gold tables, in a second; everything else is a question in SQL, `posthouse
-pipeline query`. `export` writes conversations for evaluations and fine-tuning.
+`show` answers fixed questions from the gold tables, in a second; for everything else use SQL: `posthouse pipeline
+query`. `export` writes conversations for evaluations and fine-tuning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def show(
     *,
     by: Annotated[
         tuple[CostKey, ...],
-        Parameter(negative=(), help="Of cost: one row per agent, model, day, task or conversation."),
+        Parameter(negative=(), help="Grouping of cost: one row per agent, model, day, task or conversation."),
     ] = (),
     prices: PricesFile = None,
     period: PeriodOptions = WHOLE,
@@ -119,9 +119,9 @@ def export(
 
     For example:
 
-        posthouse pipeline export conversations.jsonl --rules redact.toml
-        posthouse pipeline export conversations.parquet
-        posthouse pipeline export again.jsonl --again conversations.jsonl.manifest.json
+        posthouse pipeline export chats.jsonl --rules redact.toml
+        posthouse pipeline export chats.parquet
+        posthouse pipeline export again.jsonl --again chats.jsonl.manifest.json
     """
     from posthouse.pipeline.export_conversations import (
         FORMATS,
@@ -139,7 +139,7 @@ def export(
     if not to.absolute().parent.is_dir():
         raise error("usage", text=f"there is no directory {to.parent}", hint="Create it first.")
     if rules is not None and again is not None:
-        raise error("usage", text="--rules and --again exclude each other", hint="A manifest holds its rules.")
+        raise error("usage", text="--rules and --again cannot be combined", hint="A manifest holds its rules.")
     chosen = RedactionRules() if rules is None else parse_rules(_read_text(rules), str(rules))
     earlier = None if again is None else read_manifest(again)
     lake = pipeline_options.open_lake()

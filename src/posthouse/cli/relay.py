@@ -51,24 +51,25 @@ def up(
         bool, Parameter(negative=(), show_default=False, help="Run in the background; return when it is ready.")
     ] = False,
     new: Annotated[
-        bool, Parameter(negative="", help="Begin an empty store although the relay had one that is lost.")
+        bool, Parameter(negative="", help="Start with an empty store even though the relay's earlier store is lost.")
     ] = False,
     flags: RelayFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """Run a relay until Ctrl-C or SIGTERM; it prints its address when it is ready.
+    r"""Run a relay until Ctrl-C or SIGTERM; it prints its address when it is ready.
 
-    To listen on other addresses than loopback it needs TLS, or a proxy that terminates TLS, and an administrator. In
+    To listen on addresses other than loopback it needs TLS, or a proxy that terminates TLS, and an administrator. In
     the background it logs to relay.log in its directory; `relay down` stops it. SIGHUP makes it read settings and
-    certificate again; on a terminal, SIGHUP ends it, because the terminal was closed.
-    `--new` is refused when there is a store, so that it does no harm in a unit file.
+    certificate again; on a terminal, SIGHUP ends it, because the terminal was closed. `--new` is refused when there is
+    a store, so that it does no harm in a unit file.
 
     For example:
 
         posthouse relay up
         posthouse relay up --detach
         posthouse relay up --listen 127.0.0.1:0 --data-dir ./relay --json
-        posthouse relay up --listen 0.0.0.0:7420 --tls-cert cert.pem --tls-key key.pem --admin ed25519:...
+        posthouse relay up --listen 0.0.0.0:7420 --admin ed25519:... \
+            --tls-cert cert.pem --tls-key key.pem
     """
     import_for_server()
     from posthouse.relay.process import run_relay, server_settings
@@ -152,7 +153,7 @@ def info(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Show the properties and limits of a relay, and if its key is the pinned one; needs no key of yours.
+    """Show the properties and limits of a relay, and whether its key is the pinned one; needs no key of yours.
 
     For example:
 

@@ -43,14 +43,14 @@ def follow(
 ) -> None:
     """Keep a copy of a relay's store in a directory, a few milliseconds behind, until Ctrl-C or SIGTERM.
 
-    The operator of that relay lists your node id in relay.followers. The first line says that the copy is complete; the
-    log goes to stderr. After a restart of either side it continues where it stopped. The relay's key is not copied: put
-    it into the directory as key.json before you promote the copy.
+    The operator of that relay has to list your node id in relay.followers. The first line says that the copy is
+    complete; the log goes to stderr. After a restart of either side it continues where it stopped. The relay's key is
+    not copied: put it into the directory as key.json before you promote the copy.
 
     For example:
 
-        posthouse relay follow https://relay.example:7420 --data-dir /var/lib/posthouse/standby
-        posthouse relay follow 127.0.0.1:7420 --data-dir ./standby --metrics-listen 127.0.0.1:9100 --json
+        posthouse relay follow https://relay.example:7420 --data-dir ./standby
+        posthouse relay follow relay.example:7420 --metrics-listen 127.0.0.1:9100
     """
     from posthouse.cli.log import log_to_stderr
     from posthouse.relay.listen import parse_metrics_listen
@@ -117,13 +117,13 @@ async def _serve_metrics(follower: Follower, where: ListenAddress | Path | None)
 def promote(
     *,
     force: Annotated[
-        bool, Parameter(negative="", help="Promote although the relay that the copy follows still answers.")
+        bool, Parameter(negative="", help="Promote even if the relay that the copy follows still answers.")
     ] = False,
     data_dir: DataDir = None,
     high_water: MarkOption = None,
     output: Output = PLAIN,
 ) -> None:
-    """Make the copy of `posthouse relay follow` the store of a relay; start it with `posthouse relay up` then.
+    """Make the copy of `posthouse relay follow` the store of a relay; then start it with `posthouse relay up`.
 
     Stop the relay that the copy follows first, for good: two relays must not continue one history. The store gets a
     new epoch, so clients learn that the last transactions may be missing; fencing tokens rise above all former ones.

@@ -35,15 +35,16 @@ def mirror(
     tls_ca: Annotated[Path | None, Parameter(help="Certificate authorities to trust besides the system's.")] = None,
     output: Output = PLAIN,
 ) -> None:
-    """Carry the signed events of a mesh from one relay to another until Ctrl-C or SIGTERM.
+    r"""Carry the signed events of a mesh from one relay to another until Ctrl-C or SIGTERM.
 
-    The operators of both relays list your node id in relay.mirrors. The target verifies every signature again. Mirrored
-    events can be read and searched there; they open no deliveries, and locks stay where they are.
+    The operators of both relays have to list your node id in relay.mirrors. The target verifies every signature again.
+    Mirrored events can be read and searched there; they open no deliveries, and locks stay where they are.
 
     For example:
 
-        posthouse relay mirror https://eu.example https://us.example --mesh team --both
-        posthouse relay mirror 127.0.0.1:7420 127.0.0.1:7421 --mesh team --filter '{"kinds":[1000]}' --once --json
+        posthouse relay mirror eu.example:7420 us.example:7420 --mesh team --both
+        posthouse relay mirror 127.0.0.1:7420 127.0.0.1:7421 --mesh team \
+            --filter '{"kinds":[1000]}' --once --json
     """
     from posthouse.cli.log import log_to_stderr
     from posthouse.model.clock import system_clock

@@ -84,13 +84,13 @@ def read_run(directory: Path) -> dict[str, Any] | None:
         return None
     try:
         run: dict[str, Any] = json.loads((directory / RUN_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # it starts or stops just now
+    except (OSError, ValueError):  # it is just starting or stopping
         return {}
     return run
 
 
 def forget_run(directory: Path) -> None:
-    """Remove the record that a former relay left, before another starts: its process id may be another program's."""
+    """Remove the record of a former relay before another starts: by now another program may have its process id."""
     lock = _take_lock(directory)
     if lock is not None:
         (directory / RUN_NAME).unlink(missing_ok=True)
@@ -147,7 +147,7 @@ def stop_relay(data_dir: Path | None) -> int | None:
 
 
 def status(*, data_dir: DataDir = None, output: Output = PLAIN) -> int:
-    """Show if a relay runs in this directory, and if it accepts events; exit code 3 if it does not.
+    """Show whether a relay runs in this directory and accepts events; exit code 3 if it does not.
 
     For example:
 
@@ -174,7 +174,7 @@ def ask_health(url: str) -> str:
     connection: http.client.HTTPConnection
     if place.scheme == "https":
         context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the process of the lock, by its own port
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the holder of the lock, at its own port
         connection = http.client.HTTPSConnection(host, place.port, timeout=_HEALTH_TIMEOUT_S, context=context)
     else:
         connection = http.client.HTTPConnection(host, place.port, timeout=_HEALTH_TIMEOUT_S)
@@ -195,7 +195,7 @@ def install_service(
     flags: RelayFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """Write a systemd user unit, or on macOS a launchd agent, that runs the relay and restarts it.
+    r"""Write a systemd user unit, or on macOS a launchd agent, that runs the relay and restarts it.
 
     The unit waits until the relay is ready, restarts it if it hangs, and reloads settings and certificates with
     `systemctl --user reload posthouse-relay`. Options given here become options of `relay up`; the settings file and
@@ -204,7 +204,8 @@ def install_service(
     For example:
 
         posthouse relay install-service
-        posthouse relay install-service --listen 0.0.0.0:7420 --tls-cert cert.pem --tls-key key.pem --admin ed25519:...
+        posthouse relay install-service --listen 0.0.0.0:7420 --admin ed25519:... \
+            --tls-cert cert.pem --tls-key key.pem
         posthouse relay install-service --show --json
     """
     write_service(_define_service({} if flags is None else flags.given()), show=show, output=output)

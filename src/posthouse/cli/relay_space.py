@@ -37,7 +37,7 @@ def delete(
     author: Annotated[str | None, Parameter(help="Node id of the author.")] = None,
     mesh: Annotated[str | None, Parameter(help="Mesh of the events.")] = None,
     older_than: Annotated[str | None, Parameter(help="Minimum age by their creation time: 90d, 12h.")] = None,
-    reason: Annotated[str, Parameter(show_default=False, help="Why; readers of the events see it.")] = "",
+    reason: Annotated[str, Parameter(show_default=False, help="Reason, shown to readers of the events.")] = "",
     dry_run: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Count the events and delete none.")
     ] = False,
@@ -47,14 +47,14 @@ def delete(
 ) -> None:
     """Delete events of any author that meet every condition; for administrators of the relay.
 
-    Messages that wait in a queue are not delivered any more. Readers of streams get a deletion that the relay signs.
-    An event of a coordinate keeps its place: no older version becomes current.
+    Messages that wait in a queue are no longer delivered. Readers of streams get a deletion that the relay signs. An
+    event of a coordinate keeps its place: no older version becomes current.
 
     For example:
 
-        posthouse relay delete --author ed25519:03a107...31b8 --dry-run
+        posthouse relay delete --author ed25519:03a1...31b8 --dry-run --json
         posthouse relay delete --mesh team --older-than 90d --yes
-        posthouse relay delete --filter '{"#t":["incident-7"]}' --reason "request 4711" --yes --json
+        posthouse relay delete --filter '{"#t":["leak"]}' --reason "request 4711"
     """
     request = _request(filter, author, mesh, older_than, reason)
     count = _send(relay_options, request, is_dry_run=True).matched
@@ -62,7 +62,7 @@ def delete(
         output.result({"matched": count, "erased": 0, "dry_run": dry_run}, f"{count} events match")
         return
     if not yes and not output.asks(f"Delete {count} events for good?"):
-        raise error("usage", text=f"{count} events match; nothing was deleted", hint="Say --yes to delete them.")
+        raise error("usage", text=f"{count} events match; nothing was deleted", hint="Pass --yes to delete them.")
     done = _send(relay_options, request, is_dry_run=False)
     value = {"matched": done.matched, "erased": done.erased, "head": done.head, "dry_run": False}
     output.result(value, f"deleted {done.matched} events, {done.erased} of them had content on the relay")
@@ -118,8 +118,8 @@ def compact(
 ) -> None:
     """Give free space of the store back to the file system, after events were deleted, swept or archived.
 
-    A running relay does so beside its work. The store of an older version has to be converted once with `--offline`
-    while the relay is stopped, which needs as much free space as the store has content.
+    A running relay does so while it keeps serving. The store of an older version has to be converted once with
+    `--offline` while the relay is stopped, which needs as much free space as the store has content.
 
     For example:
 

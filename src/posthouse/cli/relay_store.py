@@ -3,7 +3,8 @@
 `restore`, `reindex`, `import` and `migrate` take the relay's lock and are refused while it runs; `backup`, `verify`,
 `check` and `export` only read and may run at the same time. `verify`, `check`, `export` and `import` exit with 1 if
 there are findings. A backup is a copy of the store, or with `--with-key` an archive of store and key; `verify` and
-`restore` take both. If `relay.store` names a database, the commands copy it to a SQLite file, or such a file to it.
+`restore` take both. If `relay.store` names a database, the commands that read copy it to a SQLite file, and `restore`
+and `import` write to it.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def backup(
 
         posthouse relay backup /backups/relay-2026-03-01.db
         posthouse relay backup --with-key /backups/relay-2026-03-01.tar
-        posthouse relay backup ./relay.copy --data-dir /var/lib/posthouse/relay --json
+        posthouse relay backup ./relay.copy --data-dir /var/lib/posthouse/relay
     """
     from posthouse.relay.ops.backup_archive import KEY_MEMBER, write_archive
     from posthouse.relay.ops.maintenance import backup_relay
@@ -204,13 +205,13 @@ def restore(
     /,
     *,
     in_place: Annotated[
-        bool, Parameter(negative="", help="Continue from the file relay.db that is there, an older copy.")
+        bool, Parameter(negative="", help="Continue from the relay.db in the directory, which is an older copy.")
     ] = False,
     data_dir: DataDir = None,
     high_water: MarkOption = None,
     output: Output = PLAIN,
 ) -> None:
-    """Replace the store of a relay by a backup; refused while the relay runs.
+    """Replace the store of a relay with a backup; refused while the relay runs.
 
     The store gets a new epoch, so that clients with cursors past the backup get an error instead of missing events.
     If relay.db was put back by other means (a file copy, a snapshot of the disk), `--in-place` does the same to it.
@@ -219,7 +220,7 @@ def restore(
 
         posthouse relay restore /backups/relay-2026-03-01.db
         posthouse relay restore --in-place
-        posthouse relay restore ./relay.copy --data-dir /var/lib/posthouse/relay --json
+        posthouse relay restore ./relay.copy --data-dir /var/lib/posthouse/relay
     """
     from posthouse.files import create_atomic
     from posthouse.model.clock import system_clock
@@ -261,7 +262,7 @@ def _restoring(data_dir: Path | None, *, in_place: bool) -> tuple[str, Callable[
 
 
 def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
-    """Rewrite the store with all its indexes, and replace the file; needs as much free space as the store has.
+    """Rewrite the store with all its indexes, and replace the file; needs as much free space as the store takes.
 
     Refused while the relay runs. Damage in indexes is repaired; damage in other tables is an error and changes nothing.
 
@@ -311,7 +312,7 @@ def export(
     For example:
 
         posthouse relay export ./relay.jsonl
-        posthouse relay export ./relay.jsonl --data-dir /var/lib/posthouse/relay --json
+        posthouse relay export ./relay.jsonl --data-dir /var/lib/posthouse/relay
     """
     from posthouse.relay.ops.salvage import export_relay
 
@@ -339,7 +340,7 @@ def import_(
     For example:
 
         posthouse relay import ./relay.jsonl
-        posthouse relay import ./relay.jsonl --data-dir /var/lib/posthouse/relay --json
+        posthouse relay import ./relay.jsonl --data-dir /var/lib/posthouse/relay
     """
     from posthouse.model.clock import system_clock
     from posthouse.relay.store.high_water import MarkFile
@@ -371,19 +372,21 @@ def _importing(data_dir: Path | None) -> tuple[str, Callable[[Path, Clock, MarkF
 def migrate(
     *,
     from_: Annotated[str, Parameter(name="--from", help="The store: a file relay.db, or postgresql://...")],
-    to: Annotated[str, Parameter(help="Where it shall be: postgresql://..., or a file relay.db that does not exist.")],
+    to: Annotated[str, Parameter(help="Where it goes: postgresql://..., or a file relay.db that does not exist yet.")],
     output: Output = PLAIN,
 ) -> None:
-    """Move the store of a relay from a SQLite file to PostgreSQL, or back; refused while a relay uses it.
+    r"""Move the store of a relay from a SQLite file to PostgreSQL, or back; refused while a relay uses it.
 
     Epoch and seqs stay, so readers and the lake continue at their cursors. A digest of every table proves the copy. The
-    old store is marked, and no relay starts on it any more. If the command is interrupted, run it again. The key is not
+    old store is marked, and no relay starts on it again. If the command is interrupted, run it again. The key is not
     part of the store: the relay needs the same key.json at its new place.
 
     For example:
 
-        posthouse relay migrate --from ~/.posthouse/relay/relay.db --to postgresql://posthouse@db.example/relay
-        posthouse relay migrate --from postgresql://posthouse@db.example/relay --to ~/.posthouse/relay/relay.db --json
+        posthouse relay migrate --from ~/.posthouse/relay/relay.db \
+            --to postgresql://posthouse@db.example/relay
+        posthouse relay migrate --from postgresql://posthouse@db.example/relay \
+            --to ~/.posthouse/relay/relay.db --json
     """
     source, target, moved = _move(from_, to)
     value = {

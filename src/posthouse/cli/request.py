@@ -33,7 +33,7 @@ def request(
     /,
     *,
     timeout: Annotated[
-        str, Parameter(group=_GROUP, help="How long to wait, at most 1h. A responder that comes later gets nothing.")
+        str, Parameter(group=_GROUP, help="How long to wait, at most 1h. A responder that connects later gets nothing.")
     ] = "60s",
     queue: Annotated[
         bool, _SWITCH, Parameter(group=_GROUP, help="Let the request wait for a responder that is not connected.")

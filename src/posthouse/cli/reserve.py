@@ -29,7 +29,7 @@ def reserve(
     *paths: Paths,
     for_: Annotated[str, Parameter(name="--for", help="How long: 90s, 15m, 2h; at most 24h.")] = "30m",
     note: Annotated[str, Parameter(help="What you do there; shown to agents that are refused.")] = "",
-    shared: Annotated[bool, _SWITCH, Parameter(help="Let other agents reserve it shared, too.")] = False,
+    shared: Annotated[bool, _SWITCH, Parameter(help="Let other agents make shared reservations of it.")] = False,
     repo: Annotated[
         bool, _SWITCH, Parameter(help="Also lock the paths of the git repository at the relay, for other hosts.")
     ] = False,

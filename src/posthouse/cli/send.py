@@ -1,8 +1,8 @@
 """`posthouse send`: send to a member or a topic, through the daemon if one answers; and the options of a message.
 
 A daemon that runs gets the message, however slowly it answers: a second connection with its key would displace its own.
-Only if none runs the command connects to the relay itself, with the daemon's key if there is one, else with the user's
-key, and prints a note. With --direct it does so at once, with the key that --key-file or the home names.
+Only if none runs does the command connect to the relay itself, with the daemon's key if there is one, else with the
+user's key, and prints a note. With --direct it does so at once, with the key that --key-file or the home names.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class MessageFlags:
         """Return the meta of a message that no daemon completes, as a daemon would have made it."""
         if self.supersedes is not None and not is_event_id(self.supersedes):
             hint = "Give the message id, all 64 digits: only a daemon knows your own ids and short ones."
-            raise error("id_invalid", id=self.supersedes, reason="it is no message id", hint=hint)
+            raise error("id_invalid", id=self.supersedes, reason="it is not a message id", hint=hint)
         said = {
             "supersedes": self.supersedes,
             "valid_until": self._valid_until(),

@@ -1,8 +1,8 @@
 """Services of this machine: systemd units and launchd agents for the daemon and the relay, and the daemon's commands.
 
-Both kinds restart the server after every end except exit code 4: a retry does not help while an identity is in use
-elsewhere. launchd cannot exclude an exit code, so a shell turns 4 into success. The units remove privileges that the
-servers never need. A server that notifies its manager gets a watchdog: systemd restarts it if it hangs.
+Both kinds restart the server whenever it ends, except with exit code 4: a retry does not help while an identity is in
+use elsewhere. launchd cannot exclude an exit code, so a shell turns 4 into success. The units remove privileges that
+the servers never need. A server that notifies its manager gets a watchdog: systemd restarts it if it hangs.
 """
 
 from __future__ import annotations

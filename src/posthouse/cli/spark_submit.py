@@ -14,7 +14,7 @@ _DIRECTORY = __file__.rpartition("/")[0]
 
 def main() -> None:
     """Run a command of the pipeline and end the process with its exit code."""
-    # Python puts the directory of a script first in its path; here modules would hide those of the standard library.
+    # Python puts the directory of a script first in its path, where our modules would hide the standard library's.
     sys.path[:] = [path for path in sys.path if path != _DIRECTORY]
     from posthouse.cli.exit_codes import run
     from posthouse.cli.main import take_interrupts

@@ -91,7 +91,7 @@ def _read_daemon() -> dict[str, Any]:
     }
 
 
-_COUNTED = 100  # unread messages of the default inbox; a person with more knows that there are many
+_COUNTED = 100  # unread messages of the default inbox are counted up to here; beyond, the exact number does not matter
 
 
 def _rows(value: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -1,8 +1,9 @@
 """`posthouse top`: connections, queues, rates and refusals of the relay and of this host's daemon, live.
 
-It reads the metrics of both and changes nothing. The relay shows them to its administrators, or for its metrics token;
-without them, and while relay or daemon is unreachable, the view shows the reason. Rates are those between the last two
-samples. On a terminal the view has a screen of its own; q, Ctrl-C and SIGTERM end it and bring the old screen back.
+It reads the metrics of both and changes nothing. The relay shows them to its administrators, and to the holder of its
+metrics token; to others, and while relay or daemon is unreachable, the view shows the reason. Rates are those between
+the last two samples. On a terminal the view has a screen of its own; q, Ctrl-C and SIGTERM end it and bring the old
+screen back.
 """
 
 from __future__ import annotations
@@ -157,13 +158,14 @@ def top(
 ) -> None:
     """Show connections, queues, rates and refusals of relay and daemon, until q or Ctrl-C.
 
-    The relay shows its figures to its administrators, or for its metrics token.
+    The relay shows its figures to its administrators, and to the holder of its metrics token.
 
     For example:
 
         posthouse top
         posthouse top --once --json
-        posthouse top --relay https://relay.example:7420 --token-file ~/.posthouse/metrics_token --interval 5
+        posthouse top --interval 5
+        posthouse top --relay relay.example:7420 --token-file metrics_token
     """
     asyncio.run(_watch(_sources(daemon_options, relay_options, token_file), once, interval_s, for_s, output))
 

@@ -111,7 +111,7 @@ def trace(
     For example:
 
         posthouse trace 01JQ8Z5N0000000000000000AB
-        posthouse trace 643b6dcfe2204e80670cf8585ec25134e303c68d3efdfb2d0efc7f5668bc739e --json
+        posthouse trace 643b...739e --json
     """
     with daemon_options.client() as daemon:
         value = gather_steps(daemon, id)

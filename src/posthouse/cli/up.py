@@ -96,7 +96,7 @@ def _run_here(listen: str | None, name: str | None, output: Output, *, is_proved
 
 
 def other_relay() -> str | None:
-    """Return the address of a relay that this host uses and that is not of this home; None if there is none."""
+    """Return the address of the relay that this host uses if it does not belong to this home, else None."""
     from posthouse.cli.relay_service import relay_directory
     from posthouse.client import Memberships, parse_relay_url
     from posthouse.keys import keyfile
@@ -128,7 +128,7 @@ def next_steps(*, is_member: bool = True) -> list[str]:
 
 
 def _ensure_key() -> None:
-    """Make the key of this host, unless a home from before has one, which stays in use."""
+    """Make the key of this host, unless a home made by an earlier version has one, which stays in use."""
     from posthouse.daemon.identity import persistent_identity
 
     directory = mesh_directory(DEFAULT_MESH)
@@ -139,7 +139,7 @@ def _ensure_key() -> None:
 
 
 def _ensure_relay(given: dict[str, Any], output: Output) -> dict[str, Any]:
-    """Return the record of the relay that runs here; start it if none does."""
+    """Return the record of the relay that runs here; start one if none runs."""
     from posthouse.cli.relay_service import read_run
     from posthouse.files import private_dir, write_atomic
 
@@ -193,7 +193,7 @@ def _address_of_last_up(values: Settings, directory: Path) -> str | None:
 
 
 def _check_same_address(listen: str | None, running: dict[str, Any]) -> None:
-    """Refuse an address that differs from the one on which the relay listens already."""
+    """Refuse an address that differs from the one on which the relay already listens."""
     host, _, port = (listen or "").rpartition(":")
     present_host, _, present_port = str(running["listen"]).rpartition(":")
     if listen is not None and (host != present_host or port not in ("0", present_port)):
@@ -221,7 +221,7 @@ def _make_first_certificate(cert: Path, key: Path) -> None:
 
 
 def make_certificate(cert: Path, key: Path) -> None:
-    """Write a key and a certificate that is signed by itself; clients accept it by its fingerprint."""
+    """Write a key and a self-signed certificate; clients accept it by its fingerprint."""
     import datetime
 
     from cryptography import x509

@@ -55,15 +55,17 @@ def add(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
-    """Send committed events of a mesh to a URL, in order, at least once, signed as Standard Webhooks.
+    r"""Send committed events of a mesh to a URL, in order, at least once, signed as Standard Webhooks.
 
     Without --filter, --record and --inbox it sends every event that you may read.
 
     For example:
 
-        posthouse webhook add https://ci.example.org/hook --filter '{"kinds": [1000], "#t": ["builds"]}'
+        posthouse webhook add https://ci.example.org/hook \
+            --filter '{"kinds": [1000], "#t": ["builds"]}'
         posthouse webhook add https://ntfy.sh/my-secret-topic --preset ntfy --inbox
-        posthouse webhook add mailto:ops@example.org --preset email --record delivery.dead --record lock.broken --json
+        posthouse webhook add mailto:ops@example.org --preset email \
+            --record delivery.dead --record lock.broken --json
     """
     given: WebhookOptions = {"preset": preset, "signing": sign, "inbox": inbox, "record_types": list(record)}
     if filters:
@@ -191,12 +193,13 @@ def replay(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
-    """Send again what was committed since a time, under the same ids.
+    r"""Send again what was committed since a time, under the same ids.
 
     For example:
 
-        posthouse webhook replay 01J8Z3QW4T5V6X7Y8Z9A0B1C2D --since 2h
-        posthouse webhook replay 01J8Z3QW4T5V6X7Y8Z9A0B1C2D --since 2026-11-16T08:00:00Z --json
+        posthouse webhook replay 01J8Z3QW4T5V6X7Y8Z9A0B1C2D --since 2h --json
+        posthouse webhook replay 01J8Z3QW4T5V6X7Y8Z9A0B1C2D \
+            --since 2026-11-16T08:00:00Z
     """
     since_ns = parse_utc(since) if "T" in since else system_clock().wall_ns() - round(parse_duration(since) * SECOND_NS)
 
@@ -223,7 +226,7 @@ def rm(webhook_id: WebhookId, /, *, mesh_options: MeshOptions = DEFAULT_MESH_OPT
 
 
 def in_(
-    name: Annotated[str, Parameter(help="Member name under which its messages come, such as github.")],
+    name: Annotated[str, Parameter(help="Member name that its messages are sent under, such as github.")],
     to: Annotated[str, Parameter(help="A member (name or node id), AGENT@MEMBER, or #topic.")],
     /,
     *,
@@ -239,14 +242,16 @@ def in_(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
-    """Make a URL whose requests become messages; for admins of the mesh.
+    r"""Make a URL whose requests become messages; for admins of the mesh.
 
     The relay keeps the key of such a hook, so it sees the text of these messages.
 
     For example:
 
-        posthouse webhook in github '#builds' --github --template '{repository.full_name}: {head_commit.message}'
-        posthouse webhook in alerts claude@laptop --template '{commonAnnotations.summary}' --priority now
+        posthouse webhook in github '#builds' --github \
+            --template '{repository.full_name}: {head_commit.message}'
+        posthouse webhook in alerts claude@laptop --priority now \
+            --template '{commonAnnotations.summary}'
         posthouse webhook in ci bob --json
     """
     given: HookOptions = {

@@ -1,9 +1,9 @@
 """Epochs of a store's history: which rows belong to which epoch, and which of them a restore dropped.
 
-A restore starts a new epoch that continues its parent up to fork_seq. Rows up to a fork belong to the epoch that
-wrote them. Rows that the parent wrote above the fork did happen; they stay in the lake and are labelled as lost. Of
-all epochs with one root, the newest is the live history; its ancestors are live up to the fork. The root of its
-epochs names a store, and a restore does not change it. Pure values and functions: no files, no Spark.
+A restore starts a new epoch that continues its parent up to fork_seq. Rows up to a fork belong to the epoch that wrote
+them. Rows that the parent wrote above the fork did happen; they stay in the lake and are labelled as lost. Of all
+epochs with one root, the newest is the live history; its ancestors are live up to the fork. A store is named by the
+root of its epochs, which a restore does not change. Pure values and functions: no files, no Spark.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 An agent appears in the lake as a node of a mesh (`ed25519:KEY`), as an agent of a node (`ed25519:KEY/claude`), as an
 endpoint of a bus (`agents.claude`), and in subjects of the bridge between them (`mesh.M.member.KEY.claude`). All of
 them become `claude@laptop`, where the member's latest name is laptop; a node is its name, or the beginning of its key.
-An endpoint belongs to the one node that has an agent of its name, or is named so itself; if there are several, or
-none, it keeps its own name. Names are looked up when figures are read: they are not stored, because they change.
+An endpoint belongs to the only node that has an agent of its name, or has that name itself; if several nodes do, or
+none does, it keeps its own name. Names are looked up when figures are read: they are not stored, because they change.
 """
 
 from __future__ import annotations

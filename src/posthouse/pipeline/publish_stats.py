@@ -30,7 +30,7 @@ _MS_NS = 1_000_000.0
 
 
 def recent(inputs: Mapping[str, DataFrame], mesh: str, through_ns: int, days: int) -> dict[str, DataFrame]:
-    """Return the live messages and deliveries of one mesh in the last days; moved ones count under another key."""
+    """Return the live messages and deliveries of one mesh in the last days; deliveries that moved count elsewhere."""
     from pyspark.sql import functions as f
 
     from posthouse.pipeline.tables.silver_deliveries import MOVED
@@ -250,7 +250,7 @@ def publish(
     alerts_to: str | None,
     spent: Sequence[SpentAlert] = (),
 ) -> PublishReport:
-    """Publish the figures of a mesh, and its alerts if a topic for them is given; `spent` are further alerts."""
+    """Publish the figures of a mesh, and its alerts if a topic for them is given; `spent` has further alerts."""
     register_source(spark)
     chosen = {name: frame.cache() for name, frame in recent(inputs, options.mesh, through_ns, days).items()}
     try:

@@ -90,7 +90,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
 
 @contextmanager
 def socket_address(lake: Path) -> Iterator[str]:
-    """Yield an address of the lake's socket that fits the limit: its path, or a path below /proc/self/fd."""
+    """Yield an address of the lake's socket within the length limit: its path, or a path below /proc/self/fd."""
     path = str(lake / SOCKET_NAME)
     if len(os.fsencode(path)) <= ADDRESS_MAX_BYTES:
         yield path

@@ -154,7 +154,7 @@ class Scatter:
             if (fence := proof.fence) is not None:
                 write = FencedWrite(row.id, fence.resource, fence.author, fence.token, fence.address, fence.is_strict)
                 key = f"{position.root}\x1f{lock_key(fence.mesh, fence.resource)}"
-                # behind the record of the same seq, which says whether the event is mirrored
+                # sorted after the record of the same seq, which says whether the event is mirrored
                 yield KeyedStep(_LOCKS, key, epoch, position.depth, seq, 1, at_ns, _encode(write))
         key, side = f"{position.root}\x1f{seq}", EventSide(row.id, facts)
         yield KeyedStep(_ACCEPTED, key, epoch, position.depth, seq, 0, at_ns, _encode(side))

@@ -229,7 +229,7 @@ class Report:
 
     @staticmethod
     def of_value(value: Mapping[str, Any]) -> Report:
-        """Return the report in a value that `as_value` returned."""
+        """Return the report from a value that `as_value` returned."""
         findings = [Finding(*each) for each in value["findings"]]
         return Report(**{**value, "findings": findings, "counts": Counter(value["counts"])})
 

@@ -1,6 +1,6 @@
 """Check derived tables: compute silver and gold from bronze again, in a scratch directory, and compare the rows.
 
-Seals cover bronze only; a changed row of silver or gold, or a defect of an incremental run, shows here. The scratch
+Seals cover bronze only; a changed row of silver or gold, or a defect of an incremental run, shows up here. The scratch
 lake reads the bronze tables of the lake and writes its own tables to a private temporary directory, or on a cluster,
 whose workers do not see that, to a directory below the lake. The tables of the lake do not change. The lake must be up
 to date with its bronze tables, or every new record would look like a difference.

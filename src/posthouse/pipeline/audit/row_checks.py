@@ -23,7 +23,7 @@ from posthouse.pipeline.audit.rule import Entry
 
 
 class EventRow(NamedTuple):
-    """The columns of an event beside its content."""
+    """The columns of an event besides its content."""
 
     id: str
     pubkey: str | None

@@ -75,7 +75,7 @@ def _seal_finding(code: str, feed: str, seal: Seal, after: int, detail: str) -> 
 def check_erasures(
     records: Sequence[SignedErasure], seals: Sequence[Seal], feed: str, trusted: Collection[str], own: str = ""
 ) -> tuple[ErasedRows, list[Finding]]:
-    """Return what trusted erasure records leave of a feed, and a finding for each record that is ignored.
+    """Return what is left of a feed after trusted erasure records, and a finding for each record that is ignored.
 
     `own` is this node; without any trusted node the records of all nodes count.
     """
@@ -313,7 +313,7 @@ def check_rows(
 ) -> Iterator[Finding]:
     """Recompute published roots over the journal from rows; `held` lists the complete ranges (epoch, after, to].
 
-    A root of version 1 over rows of which one was erased cannot be recomputed.
+    A root of version 1 cannot be recomputed if one of its rows was erased.
     """
     ranges = sorted(set(held))
     checked = [each for each in published if each.content.feed == JOURNAL.name and _is_held(each.content, ranges)]

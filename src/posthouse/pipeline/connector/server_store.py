@@ -1,9 +1,8 @@
 """Read the feeds of a relay's store in PostgreSQL through ADBC. Runs in Spark workers, each with a range of seqs.
 
-The views are those of a store file, so the lake gets the same tables. Each range is a statement of its own
-in a session that cannot write. The password is never part of the address, which the lake keeps: libpq finds it in
-PGPASSWORD or in a password file of each machine. A page that fails is not retried here, because Spark runs the task
-again.
+The views are those of a store file, so the lake gets the same tables. Each range is one statement in a session that
+cannot write. The password is never part of the address, which the lake keeps: libpq finds it in PGPASSWORD or in a
+password file of each machine. A page that fails is not retried here, because Spark runs the task again.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def _sources_of(text: str) -> list[Address]:
 def _stores_below(directory: Path) -> list[Path]:
     """Return the stores in a directory and below it, but not inside a table of a lake; links are not followed.
 
-    The directory of a relay that follows another one has a copy of that one's store, until it takes over.
+    The directory of a follower has a copy of the store that it follows, until it is promoted.
     """
     found: list[Path] = []
     for walked, names, files in os.walk(directory):
@@ -141,7 +141,7 @@ class Access:
 
 
 def not_shared(url: str, reason: str) -> PosthouseError:
-    """Return the error for a worker that does not see the store that the driver named."""
+    """Return the error for a worker that cannot see the store that the driver named."""
     return error("source_not_shared", url=url, host=socket.gethostname(), reason=reason)
 
 

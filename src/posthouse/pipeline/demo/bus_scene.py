@@ -1,7 +1,7 @@
 """The bus part of the demo: delegated work, slow and failing handlers, floods, denied access, unread messages.
 
-It drives a real Bus with a fake clock. A handler that works waits for its end on the timeline, so mailboxes fill up
-while agents are busy, and rate limit, breaker and back-pressure take effect.
+It drives a real Bus with a fake clock. A working handler waits on the timeline until its work ends, so mailboxes fill
+up while agents are busy, and rate limit, breaker and back-pressure take effect.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FLOODS, _FLOOD = 3, 60  # bursts of one sender, above its rate limit
 _RUSHES, _RUSH = 4, 16  # bursts of many senders to one mailbox, above its capacity
 _MAX_HOPS = 3  # so that the longest conversations end by their budget
 _OUTAGE_S = 9_000  # how long an agent fails
-_SETTLE_ROUNDS = 3  # a handler may publish to another handler, which may publish again
+_SETTLE_ROUNDS = 3  # a handler may publish to another one, which may publish in turn
 _SPARE = 2  # planned starts per message: most find their hour already full
 
 

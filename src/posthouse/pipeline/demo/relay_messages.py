@@ -90,7 +90,7 @@ class Presence:
         self._online: dict[str, DemoReader] = {}
 
     def plan(self, agent: Agent, days: int, *, is_long_offline: bool) -> None:
-        """Plan when an agent is online; one that is long offline is online only on the first and the last day."""
+        """Plan when an agent is online; one that is offline for long is online only on the first and the last day."""
         for day in range(days):
             if is_long_offline and 0 < day < days - 1:
                 continue

@@ -123,12 +123,12 @@ class LockContention:
 
 
 TOPICS = ("builds", "reviews.core", "reviews.docs", "incidents")
-_QUEUE_MAX = 40  # small, so that the queue of a reader that is offline for days becomes full
+_QUEUE_MAX = 40  # small, so that the queue of a reader that is offline for days fills up
 _QUEUE_TTL_S = 2 * DAY_S
 _EVENT_RATE = Rate(5, 50)  # events per agent: refuses a flood, never a conversation
 _CONTENTIONS_PER_DAY = 6
 _QUIET_ROUNDS = 2  # the second round sees the writes that the first one caused
-_SETTLE_TIMEOUT_S = 60  # only a defect needs so long
+_SETTLE_TIMEOUT_S = 60  # only a defect takes this long
 
 
 async def play_relay(directory: Path, clock: FakeClock, cast: list[Agent], seed: int, messages: int, days: int) -> None:

@@ -172,7 +172,7 @@ class ErasedRows:
         return erasure.old_leaf == self.leaf(seal, after) and (is_old or erasure.new_leaf == erasure.old_leaf)
 
     def kept(self, epoch: str, rows: pa.Table) -> dict[int, bytes]:
-        """Return the digests of those rows of a block that have no content any more, by seq."""
+        """Return the digests of those rows of a block that no longer have content, by seq."""
         known = self.digests.get(epoch)
         if not known:
             return {}

@@ -2,7 +2,7 @@
 
 A commit removes the small files and adds the merged one with the same rows; tables derived from it see no change, and
 readers of the version before keep their files until the vacuum. The files of the newest day are merged when enough
-small ones have gathered, files of one epoch and of like size first, so that a row is rewritten a few times and not with
+small ones have gathered, files of one epoch and similar size first, so that a row is rewritten a few times and not with
 every merge. Older files, which hardly grow, are merged by period: by day in this month and the one before, then by
 month, later by year. A table without days has only the first rule. Days after today, which a wrong clock wrote, do not
 make the others old.
@@ -20,13 +20,13 @@ from posthouse.pipeline.lake.delta import Commit, Delta, check_files
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FULL_ROWS = 1_000_000  # a file of so many rows is not merged
-_GROWTH = 2  # a merge includes a file that is at most so many times as large as the smaller ones together
-_EPOCHS = 3  # with so many times the small files that one epoch may have, files of all epochs are merged
+FULL_ROWS = 1_000_000  # a file with this many rows is not merged
+_GROWTH = 2  # a merge includes a file that is at most this many times as large as the smaller ones together
+_EPOCHS = 3  # with this many times the small files that one epoch may have, files of all epochs are merged
 
 
 def compact(table: Delta, schema: pa.Schema, today: str, min_files: int, full_rows: int = FULL_ROWS) -> int:
-    """Merge the small files of a table and return the number of files that are gone; 0: there was nothing to merge."""
+    """Merge the small files of a table and return how many fewer files it has; 0: there was nothing to merge."""
     files = table.files()
     merges = plan_merges(files, today, min_files, full_rows)
     if not merges:

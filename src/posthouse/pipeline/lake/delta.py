@@ -117,7 +117,7 @@ class Delta:
         return self.is_current() and are_equal
 
     def forget(self) -> None:
-        """Drop what was read of the table: its directory was deleted."""
+        """Drop the state that was read of the table, because its directory was deleted."""
         self._table = None
 
     def files(self) -> list[DataFile]:
@@ -212,7 +212,7 @@ class Delta:
                 (self.storage.path / LOG / name).chmod(FILE_MODE)
 
     def _refuse_missing(self, files: Sequence[DataFile]) -> None:
-        """Raise lake_files_missing unless every file of a commit is there in full, seen from this process."""
+        """Raise lake_files_missing unless this process sees every file of a commit in full."""
         for file, size_bytes in zip(files, self.storage.sizes_bytes([file.path for file in files]), strict=True):
             if size_bytes != file.size_bytes:
                 path = f"{self.storage.uri}/{file.path}"
@@ -273,7 +273,7 @@ class Delta:
             raise error("lake_busy", path=self.storage.uri) from failure
 
     def _reached(self) -> AbstractContextManager[None]:
-        """Return the check for S3 that does not answer; an error of a local disk is damage."""
+        """Raise lake_unreachable in this context if S3 does not answer; an error of a local disk counts as damage."""
         return nullcontext() if isinstance(self.storage, LocalStorage) else self.storage.reached()
 
     def _open(self) -> DeltaTable:
@@ -382,7 +382,7 @@ def purge(table: Delta) -> int:
 
 
 def purge_log(table: Delta) -> None:
-    """Delete the entries of the log before the newest: they state the least and the largest value of old files."""
+    """Delete the entries of the log before the newest: they state the smallest and the largest values in old files."""
     newest = table.checkpoint()
     log = table.storage.child(LOG)
     for file in log.data_files():

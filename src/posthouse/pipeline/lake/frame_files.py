@@ -1,9 +1,9 @@
 """DataFrames as files of a table: read the files that a commit names, write new ones for the next commit.
 
-In a directory Spark reads and writes Parquet itself; the driver moves new files from a staging directory into place.
-In S3, which the wheel of Spark cannot open, workers read and write by pyarrow: the driver sends them files and
-columns, their environment has the keys. A task that Spark runs twice writes two files, and only the one that its
-result names is committed. Spark does not look into these tasks, so it neither prunes columns nor skips files there.
+In a directory Spark reads and writes Parquet itself; the driver moves new files from a staging directory into place. In
+S3, which the wheel of Spark cannot open, workers read and write by pyarrow: the driver sends them files and columns,
+and their environment has the keys. A task that Spark runs twice writes two files, and only the one that its result
+names is committed. Spark does not look into these tasks, so it neither prunes columns nor skips files there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PERIOD = "_period"  # the column that Spark splits files by; it is not in the f
 def read_files(
     spark: SparkSession, storage: Storage, files: Sequence[DataFile], schema: StructType, columns: Sequence[str]
 ) -> DataFrame:
-    """Return columns of files of a table; Spark reads values that an older posthouse left out of files from paths."""
+    """Return columns of files of a table; the path of a file has the values that an older posthouse left out of it."""
     if not files:
         return spark.createDataFrame([], schema).select(*columns)
     if isinstance(storage, LocalStorage):

@@ -3,9 +3,9 @@
     lake = Lake(Path("~/.posthouse/lake").expanduser())
     lake.table(spark, "silver_messages").where("lost_by_restore = false").count()
 `rows` returns stored rows. `table` also labels rows of bronze and of facts with lost_by_restore; tables of the current
-state store that label. BronzeScan selects files by statistics, for lookups that must start
-quickly. A reader sees one commit of each table. A missing or truncated file is an error, never
-skipped. This module does not write, and importing it loads neither pyspark nor pyarrow.
+state store that label. BronzeScan selects files by statistics, for lookups that must start quickly. A reader sees one
+commit of each table. A missing or truncated file is an error, never skipped. This module does not write, and importing
+it loads neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Lake:
 
     @property
     def path(self) -> Path:
-        """The directory on this host for files that are no table; tables of a local lake are here, too."""
+        """The directory on this host for files that are not tables; the tables of a local lake are here too."""
         return self.storage.host_directory
 
     def delta(self, name: str) -> Delta:

@@ -92,7 +92,7 @@ class Storage(ABC):
     @property
     @abstractmethod
     def host_directory(self) -> Path:
-        """The directory on this host for files that belong to the lake and are no table: socket, cursors, marks."""
+        """The directory on this host for files that belong to the lake but are not tables: socket, cursors, marks."""
 
     @abstractmethod
     def child(self, name: str) -> Storage:

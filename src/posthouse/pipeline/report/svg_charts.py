@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from posthouse.pipeline.report.figures import Edge
 from posthouse.pipeline.report.markup import Markup, count, duration, element, fitted, join, text
 
-CHAR_PX = 6.6  # width of a character in a label of 11 px, rather too wide
+CHAR_PX = 6.6  # width of a character in a label of 11 px, rounded up
 
 
 @dataclass(frozen=True)

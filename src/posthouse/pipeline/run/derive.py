@@ -1,12 +1,12 @@
 """Derive the declared tables from bronze, each in one commit that stores what it is derived from.
 
 Facts store the last seq of each (epoch, feed) of bronze that they hold; so do the tables folded from them, with the
-number of restores, because a restore changes which rows are lost. Other tables store the generation of each input.
-A run costs what is new: it maps the new rows of bronze, folds the keys that have new facts, and replaces the days of
-gold that hold a changed key. It collects a few new rows and writes them here; Spark writes a batch of millions. Rows of
-bronze whose content was erased are mapped again, and their keys folded again. If a table missed a change of its input
-(the run before was killed, a restore, a rebuild), it is replaced completely, also in one commit, so that no reader
-finds it empty.
+number of restores, because a restore changes which rows are lost. Other tables store the generation of each input. The
+cost of a run depends on what is new: it maps the new rows of bronze, folds the keys that have new facts, and replaces
+the days of gold that hold a changed key. It collects a few new rows and writes them here; Spark writes a batch of
+millions. Rows of bronze whose content was erased are mapped again, and their keys folded again. If a table missed a
+change of its input (the run before was killed, a restore, a rebuild), it is replaced completely, also in one commit, so
+that no reader finds it empty.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-SMALL_ROWS = 200_000  # rows that a run collects: some hundred MB
+SMALL_ROWS = 200_000  # rows that a run collects: a few hundred MB
 SMALL_TABLE_ROWS = 20_000  # input rows of a table replaced without Spark's writers, which cost more than such rows
 _WORKERS = 4  # tables derived concurrently: planning a query is mostly waiting
 _MAX_DAYS = 100  # with more changed days, replacing the whole table is as fast

@@ -83,7 +83,7 @@ class Eraser:
         """Erase the rows that the stores have erased since the last run, and those that a request selects."""
         self._erasures.create()
         self._record_requests_of_stores()
-        self._empty_recorded()  # and what a killed run has recorded
+        self._empty_recorded()  # includes what a killed run has recorded
         if request is None:
             return
         found = {table: _selected(self._lake, table, request) for table in COPIES}
@@ -108,7 +108,7 @@ class Eraser:
             if name in BY_NAME:  # the logs of bronze state no content, and the audit compares its seals with them
                 purge_log(self._lake.delta(name))
         for name in self._lake.storage.child_names():
-            if name.startswith(SCRATCH):  # an audit that was killed has left it
+            if name.startswith(SCRATCH):  # left behind by an audit that was killed
                 self._lake.storage.child(name).delete_all()
         self._erasures.note_purged(newest)
 
@@ -146,7 +146,7 @@ class Eraser:
         self._erasures.add(erasures, key, applied)
 
     def _empty_recorded(self) -> None:
-        """Empty the rows of bronze that the records name, as far as no run has done it."""
+        """Empty the rows of bronze that the records name, unless a run has done so already."""
         newest = self._erasures.newest_number()
         for table, feed in COPIES.items():
             done = self._lake.delta(table).app_version(ERASURES) or 0
@@ -178,7 +178,7 @@ def _condition(table: str, request: ErasureRequest) -> pc.Expression:
 
     is_journal = table == "bronze_journal"
     names = {"node": "actor", "id": "ref"} if is_journal else {"node": "pubkey", "id": "id"}
-    # Roots of lakes have no content of people, and the audit needs them.
+    # Roots of lakes hold nothing that people wrote, and the audit needs them.
     found = pc.field("type").isin(list(CONTENT_TYPES)) if is_journal else pc.field("kind") != LAKE_ROOT
     for name, value in ((names["node"], request.node), ("mesh", request.mesh), (names["id"], request.id)):
         if value is not None:
@@ -250,7 +250,7 @@ class _Digests(NamedTuple):
 
 
 def _digests(rows: pa.Table, wanted: Mapping[int, str | None], kept: Mapping[int, bytes]) -> list[_Digests]:
-    """Return what is kept of the wanted rows that were not erased before; a row that had no content is not hashed."""
+    """Return the digests to keep of wanted rows that were not erased before; a row without content is not hashed."""
     column = content_column(rows)
     columns = [rows.column("seq").to_pylist(), rows.column(column).to_pylist(), emptied_texts(rows, wanted)]
     found: list[_Digests] = []

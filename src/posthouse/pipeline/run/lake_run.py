@@ -135,7 +135,7 @@ class _LockHolder(threading.Thread):
 
 
 def _leased(lake: Lake, remaining_ms: int | None) -> PosthouseError:
-    """Return lake_busy for a lake whose lease at the relay lasts for some time, for a run that was killed too."""
+    """Return lake_busy for a lake whose lease at the relay has not ended; a killed run leaves one too."""
     if not remaining_ms:
         return error("lake_busy", path=lake.location)
     until = format_utc(system_clock().wall_ns() + remaining_ms * MILLISECOND_NS)

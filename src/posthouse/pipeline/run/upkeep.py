@@ -45,8 +45,8 @@ DEFAULT_UPKEEP = Upkeep()
 def migrate_lake(lake: Lake, on_step: OnStep) -> None:
     """Bring the bronze tables of an older posthouse to the form of this one, and make their seals agree with the logs.
 
-    Seals of commits that are only in the logs are stored, those of commits that a killed run lacks are deleted. An
-    older posthouse kept each day in a directory, and its files do not hold the day.
+    Seals that only the logs hold are stored; seals whose commit a killed run never made are deleted. An older posthouse
+    kept each day in a directory, and its files do not hold the day.
     """
     seals = SealTable(lake.storage)
     for table in COPIES:

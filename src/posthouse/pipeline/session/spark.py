@@ -64,7 +64,7 @@ _LOCAL_PARTITIONS = 8  # per shuffle on one machine: Spark's default of 200 cost
 # Workers import this module from a zip that they name by a relative path.
 _QUIET_LOG = Path(__file__).absolute().with_name("log4j2.properties")
 _LOG_OPTION = f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
-#: Only the first compiler. Java would then reserve 48 MB for compiled code, which a long report fills.
+#: Use only the first compiler. It alone would reserve 48 MB for compiled code, which a long report fills.
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 #: Settings that every kind of session takes while it runs.
 _RUNTIME = {
@@ -194,10 +194,10 @@ def _executor_python(environ: Mapping[str, str], python: str | None, settings: M
 
 
 def scratch_directory() -> str:
-    """Create a private directory; it goes when this process ends, or if that is killed, with the next call."""
+    """Create a private directory; it is deleted when this process ends or, if it is killed, by the next call."""
     place = Path(tempfile.gettempdir())
     for left in place.glob(f"{_SCRATCH}*"):
-        with suppress(OSError):  # its process lives, or another user has it
+        with suppress(OSError):  # its process lives, or it belongs to another user
             os.close(open_locked(left, wait=False, create=False))
             shutil.rmtree(left, ignore_errors=True)
     made = Path(tempfile.mkdtemp(prefix=f".{_SCRATCH}"))  # under a name that no other process uses
@@ -247,7 +247,7 @@ _END_S = 2.0  # from the loss of a connection to Java until its process is gone
 def stopped_spark(failure: BaseException) -> PosthouseError | None:
     """Return spark_stopped, with how Java ended, if that is why a call of Spark failed; else None.
 
-    None too for a Java that another process has started.
+    Also None for a Java that another process has started.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark import SparkContext
@@ -302,7 +302,7 @@ def java_environment(java: Java) -> dict[str, str]:
     return {"JAVA_HOME": str(java_home_of(java.program, home_directory()))}
 
 
-#: For frames of some thousand rows in one partition: planning and compiling them costs more than computing them.
+#: For frames of a few thousand rows in one partition: planning and compiling them costs more than computing them.
 _SMALL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",

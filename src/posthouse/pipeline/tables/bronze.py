@@ -74,7 +74,7 @@ def seals_schema() -> pa.Schema:
 
 
 def erasures_schema() -> pa.Schema:
-    """Return the columns of bronze_erasures: what is read by, and the signed record."""
+    """Return the columns of bronze_erasures: those that readers select by, and the signed record."""
     import pyarrow as pa
 
     texts = ("feed", "epoch", "record", "node", "signature")

@@ -68,7 +68,7 @@ class Table:
     refresh: RefreshMode
     #: The keys of the table that folds the rows of this one, if they differ from `keys`.
     group: tuple[str, ...] = ()
-    #: Gives the same rows as `function` for inputs of one partition each, without jobs of its own.
+    #: Gives the same rows as `function` for inputs of one partition each, without starting Spark jobs.
     small_function: TableFunction | None = None
 
     @property

@@ -1,9 +1,9 @@
 """Follow links between messages to the start of their conversation, in memory: what silver_conversation_messages does.
 
 A link names the message that a message continues (`up`), or the conversation that it starts. Messages that continue
-each other in a circle are one conversation, named by the smallest id of the circle, and have no depth; so are those
-that lead into it. Spark follows the links of a long history round by round; here they are the links of a few hundred
-messages. Workers import this module, so it must not import pyspark.
+each other in a circle are one conversation, named by the smallest id of the circle, and have no depth; the same holds
+for messages that lead into it. Spark follows the links of a long history round by round; here they are the links of a
+few hundred messages. Workers import this module, so it must not import pyspark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bus: a message that ends was published, one that is requeued, purged or trimmed was a dead letter.
+"""The bus: a message that ends was published before; one that is requeued, purged or trimmed was a dead letter.
 
 The key is a message in a mailbox. A dead letter may exist without a publish, because a rejected message is dead from
 the start. A message that was published and is delivered again, because its process or bus.db was lost, is open again.

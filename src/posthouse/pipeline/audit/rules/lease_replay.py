@@ -1,10 +1,10 @@
 """Locks: a replay of the records with the product's lease rules must allow every one of them.
 
 Locks overlap only if the first part of their names is the same, so the names that share it are replayed together.
-Tokens grow strictly, even compared with records that a restore dropped, and no store grants a token twice, for
-whatever lock: one counter per store, which starts at the clock, exists for that. Boot times are comparable only
-within a lock run; the start of a run reopens leases, exactly as in the store. A fenced event is valid only if its
-token is an exclusive lease of its author that covers the resource.
+Tokens grow strictly, even compared with records that a restore dropped, and no store grants a token twice, not even for
+different locks: each store draws its tokens from one counter, which starts at the clock. Boot times are comparable only
+within a lock run; the start of a run reopens leases, exactly as in the store. A fenced event is valid only if its token
+is an exclusive lease of its author that covers the resource.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class LockAuditor(Auditor):
         self._leases = LeaseTable()
         #: Resource -> its highest token.
         self._highest: dict[str, int] = {}
-        #: The lock runs that have not started yet, next one last.
+        #: The lock runs that have not started yet, the next one last.
         self._runs = list(reversed(lineage.lock_runs))
         #: Resource and coordinate -> the token of the last fenced write.
         self._written: dict[tuple[str, str], int] = {}
