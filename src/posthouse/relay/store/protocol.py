@@ -229,8 +229,7 @@ class Unit(KeyUnit, Protocol):
     def sweep_expired(self, now_ns: int, limit: int) -> int:
         """Delete the content of up to `limit` events that have expired at a time, and return how many.
 
-        Their ids stay known. `now_ns` is read from the clock: the journal's time stays ahead after the clock was ahead
-        once.
+        Their ids stay known. `now_ns` is read from the clock, because the journal's time may be ahead of it.
         """
         ...
 
