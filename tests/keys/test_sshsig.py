@@ -65,12 +65,12 @@ def test_the_builder_of_these_tests_makes_valid_signatures() -> None:
         (blob(hash_name=b"sha384"), "hash"),
         (blob(hash_name=b"sha1"), "hash"),
         (blob(hash_name=b"SHA512"), "hash"),
-        (blob(public=pack_public(OTHER.public)), "another key"),
+        (blob(public=pack_public(OTHER.public)), "a key other than"),
         (blob(public=pack(b"ssh-rsa", b"\1\0\1", b"\0" * 256)), "follow its end"),
         (blob(public=pack(b"ssh-rsa", KEY.public)), "type ssh-rsa"),
         (blob(public=pack(b"sk-ssh-ed25519@openssh.com", KEY.public)), "type sk-ssh-ed25519"),
         (blob(public=pack_public(KEY.public) + b"\0"), "follow its end"),
-        (blob(public=pack_public(KEY.public[:31])), "another key"),
+        (blob(public=pack_public(KEY.public[:31])), "a key other than"),
         (blob(kind=b"ssh-ed448"), "not one of ssh-ed25519"),
         (blob(kind=b"rsa-sha2-512"), "not one of ssh-ed25519"),
         (blob(cut=63), "not one of ssh-ed25519"),
@@ -170,7 +170,7 @@ def test_a_signature_ssh_keygen_made_for_another_purpose_is_refused(tmp_path: Pa
 
 @needs_ssh_keygen
 def test_a_signature_ssh_keygen_made_with_another_key_is_refused(tmp_path: Path) -> None:
-    with refused("signature_malformed", "another key"):
+    with refused("signature_malformed", "a key other than"):
         verify(KEY.node, MESSAGE, _sign_with_ssh_keygen(tmp_path, OTHER, NAMESPACE, "sha512"))
 
 

@@ -109,7 +109,7 @@ export class Mailbox implements Reader {
   readonly #unconfirmed = new Set<string>();
   #isOpening = false;
 
-  /** `onLate` gets requests whose deadline has passed: their senders no longer wait, so they are not work. */
+  /** `onLate` gets requests whose deadline has passed: their senders no longer wait, so `messages` leaves them out. */
   constructor(
     stream: Stream, key: Key, mesh: string, options: ReceiveOptions, readonly onLate: (message: Message) => void,
   ) {

@@ -54,7 +54,7 @@ async def register(
     """Register an endpoint, or join it as its owner; `private_to` is the instance whose replies it carries."""
     _validate_endpoint_subject(subject)
     if owner is not None and (type(owner) is not str or not owner):
-        raise error("value_invalid", name="owner", reason="it is not a string, or empty")
+        raise error("value_invalid", name="owner", reason="it is not a string, or is empty")
     hash_ = endpoint_hash(subject)
     registered_at = format_utc(core.clock.wall_ns())
     _refuse_collision(core, subject, hash_)

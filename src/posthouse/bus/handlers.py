@@ -71,7 +71,7 @@ class Subscription:
             reason = f"{concurrency!r} is not a number from 1 to {MAX_CONCURRENCY}"
             raise error("value_invalid", name="concurrency", reason=reason)
         if group is not None and (type(group) is not str or not group):
-            raise error("value_invalid", name="group", reason="it is not a string, or empty")
+            raise error("value_invalid", name="group", reason="it is not a string, or is empty")
         self.mode = ServeMode(group or "", concurrency)
 
 

@@ -71,7 +71,7 @@ def _merge(
 ) -> dict[str, Any]:
     shown: list[dict[str, Any]] = answer["messages"]
     known = {message["message_id"] for message in shown}
-    # a later page adds nothing newer than its first message: that was on the page before
+    # a later page adds nothing newer than its first message: newer ones were on the previous page
     newest = shown[0]["history_id"] if before is not None and shown else None
     oldest = shown[-1]["history_id"] if answer["before"] and shown else 0
     missing = (each for each in _messages_in_lake(daemon, lake, of, newest, oldest) if each["message_id"] not in known)

@@ -143,8 +143,8 @@ def audit(
     """Re-derive every id, verify every signature, replay deliveries and locks, and recompute every Merkle root.
 
     Audits the lake if there is one; with --source also compares the stores with it. Without a lake it audits the
-    sources. Roots published by nodes other than the trusted publishers are findings. Runs in the session of `posthouse
-    pipeline serve` if there is one. Nothing is changed. The exit code is 1 if there is any finding.
+    sources. Roots published by nodes other than the trusted publishers are findings. Runs in the session of
+    `posthouse pipeline serve` if there is one. Nothing is changed. The exit code is 1 if there is any finding.
 
     For example:
 

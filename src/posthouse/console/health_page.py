@@ -219,7 +219,7 @@ def _rules(limits: MeshLimits, series: Series) -> Iterator[str]:
         kinds = f"{each.first_kind}" if each.first_kind == each.last_kind else f"{each.first_kind} to {each.last_kind}"
         yield f"Events of kind {kinds} are kept for {seconds(each.max_age_s)}."
     if limits.max_age and series.value("posthouse_relay_clock_steady") == 0:
-        yield "Nothing is deleted by its age until the clock of the relay has been steady for an hour."
+        yield "Nothing is deleted because of its age until the clock of the relay has been steady for an hour."
     if limits.versions is not None:
         yield f"Of each address {limits.versions} version{'s are' if limits.versions > 1 else ' is'} kept."
     if limits.is_bounded:

@@ -179,7 +179,13 @@ WEBHOOK_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("relay.webhook_timeout_s", float, 10.0, "Maximum time for the answer to a webhook.", "s", 0.05, 300),
     Setting(
-        "relay.webhooks_per_mesh", int, 50, "Maximum webhooks of one mesh, and incoming hooks.", "webhooks", 0, 10_000
+        "relay.webhooks_per_mesh",
+        int,
+        50,
+        "Maximum number of webhooks, and of incoming hooks, in one mesh.",
+        "webhooks",
+        0,
+        10_000,
     ),
     Setting("relay.smtp_url", str, None, "Server for e-mail of webhooks: smtp://USER:PASSWORD@HOST:PORT, or smtps."),
     Setting("relay.smtp_from", str, None, "Sender of e-mail of webhooks."),

@@ -30,7 +30,7 @@ _MS_NS = 1_000_000.0
 
 
 def recent(inputs: Mapping[str, DataFrame], mesh: str, through_ns: int, days: int) -> dict[str, DataFrame]:
-    """Return the live messages and deliveries of one mesh in the last days; deliveries that moved count elsewhere."""
+    """Return the live messages and deliveries of one mesh in the last days; a moved one counts under its new key."""
     from pyspark.sql import functions as f
 
     from posthouse.pipeline.tables.silver_deliveries import MOVED

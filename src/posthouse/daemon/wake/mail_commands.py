@@ -1,7 +1,8 @@
 """Commands that the daemon runs when mail arrives: a user's own for an agent, and what wakes an idle program.
 
-One command runs at a time per agent, and at most once in 30 seconds. It learns that mail waits, never what it says.
-Every run is recorded in the journal. If a command fails, its messages count as not announced, and it runs again later.
+One command runs at a time per agent, and at most once in 30 seconds. A command learns that mail waits, never what the
+mail says. Every run is recorded in the journal. If a command fails, its messages count as not announced, and it runs
+again later.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ _LOCAL_PARTITIONS = 8  # per shuffle on one machine: Spark's default of 200 cost
 # Workers import this module from a zip that they name by a relative path.
 _QUIET_LOG = Path(__file__).absolute().with_name("log4j2.properties")
 _LOG_OPTION = f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
-#: Use only the first compiler. It alone would reserve 48 MB for compiled code, which a long report fills.
+#: Use only the first compiler. With that alone, Java would reserve 48 MB for compiled code, which a long report fills.
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 #: Settings that every kind of session takes while it runs.
 _RUNTIME = {
@@ -194,7 +194,7 @@ def _executor_python(environ: Mapping[str, str], python: str | None, settings: M
 
 
 def scratch_directory() -> str:
-    """Create a private directory; it is deleted when this process ends or, if it is killed, by the next call."""
+    """Create a private directory; it is deleted when this process ends or, after a kill, by the next call."""
     place = Path(tempfile.gettempdir())
     for left in place.glob(f"{_SCRATCH}*"):
         with suppress(OSError):  # its process lives, or it belongs to another user

@@ -162,7 +162,7 @@ class Decider:
             outcome = None if is_served else self._try(unit, waiter, now_ns, effects)
         if _is_held(outcome) and not is_final:
             return effects.decision(None)
-        if outcome is not None and len(self._queues) > 1:  # others than this waiter may wait
+        if outcome is not None and len(self._queues) > 1:  # other waiters are queued too
             granted = waiter.claims if isinstance(outcome, Grant) else ()
             self._serve(unit, waiter.request.mesh, waiter.claims, now_ns, effects, granted)
         return effects.decision(outcome)

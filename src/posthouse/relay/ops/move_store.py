@@ -113,7 +113,7 @@ def _to_server(db: apsw.Connection, file: Path, session: ServerConnection, url: 
     session.queue("BEGIN")
     digests = copy_to_server(db, session)
     _require_same_extent(extent, read_stored(session).extent)
-    db.execute(EVENTS_SQL.set_moved, target.place)  # before COMMIT: if anything fails after it, the file does not start
+    db.execute(EVENTS_SQL.set_moved, target.place)  # before COMMIT: whatever fails from here, the file does not start
     session.queue("COMMIT")
     return Moved(extent, digests)
 

@@ -266,7 +266,7 @@ def _wanted(call: RelayCall) -> Wanted:
     limit, filters = plain.limit, [replace(plain, limit=None)]
     if texts:
         if filters != [Filter()]:
-            raise error("parameter_invalid", name="filter", reason="other conditions are given beside it")
+            raise error("parameter_invalid", name="filter", reason="it cannot be combined with other conditions")
         filters = read_filters(texts)
     last = call.request.headers.get("Last-Event-ID")
     return Wanted(filters, last, None) if last else Wanted(filters, dict(given).get("cursor"), limit)
