@@ -161,6 +161,34 @@ async def test_a_command_for_new_mail_runs_after_the_pause_one_message_at_a_time
     await eventually(lambda: lines(out), lambda seen: seen == ["1", "1"])
 
 
+async def test_a_pause_that_begins_while_mail_is_claimed_holds_it_back(
+    host: Host, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announcer = host.daemon.waker._announcer
+    look_for_abandoned = announcer._release_abandoned
+
+    async def pause_then_look(agent: str) -> None:
+        await host.post("/v1/agents/pause", names=[agent], until=at(clock, 3600))
+        await look_for_abandoned(agent)
+
+    await put(host, 1, 2)
+    monkeypatch.setattr(announcer, "_release_abandoned", pause_then_look)
+    assert not (await announcer.claim_wake("claude")).waiting
+
+
+async def test_a_pause_that_begins_while_an_earlier_one_is_finished_stays(host: Host, clock: FakeClock) -> None:
+    pauses = host.daemon.context.pauses
+    await pauses.pause(["claude"], clock.wall_ns() + SECOND_NS, "", "person")
+    clock.advance(1)
+    assert pauses.is_releasing("claude")
+    later_ns = clock.wall_ns() + 3600 * SECOND_NS
+    await asyncio.gather(pauses.pause(["claude"], later_ns, "", "person"), pauses.finish("claude"))
+    for _ in range(2):
+        pause = pauses.find("claude")
+        assert pause is not None and pause.until_ns == later_ns
+        pauses.reload()
+
+
 async def test_reports_of_failures_wake_no_agent_and_come_with_the_next_mail(host: Host) -> None:
     client = acting(host)
     announcer = host.daemon.waker._announcer

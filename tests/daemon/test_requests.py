@@ -59,10 +59,11 @@ async def members(house: House, *hosts: Host) -> AsyncIterator[None]:
 
 
 async def knows(host: Host, agent: str) -> None:
-    """Wait until a host sees an agent of the other one."""
+    """Wait until a host sees an agent of the other one, and that its host is connected."""
 
     async def look() -> list[str]:
-        return [each["name"] for peer in (await host.get("/v1/peers"))["peers"] for each in peer["agents"]]
+        peers = (await host.get("/v1/peers"))["peers"]
+        return [each["name"] for peer in peers if peer["online"] for each in peer["agents"]]
 
     await eventually(look, lambda names: agent in names)
 

@@ -107,10 +107,13 @@ class Pauses:
             await self._put([pause._replace(release_at_ns=self._clock.wall_ns() + self._gap_ns(GAP_S))])
 
     async def finish(self, agent: str) -> None:
-        """Note that no mail from an ended pause is left."""
-        if self.is_releasing(agent):
-            await self._store.writer.run(lambda tx: tx.db.execute(SQL.delete_pause, (agent,)).fetchall())
-            self._pauses.pop(agent, None)
+        """Note that no mail from an ended pause is left; a pause that begins meanwhile stays."""
+        ended = self._pauses.get(agent)
+        if ended is None or not self.is_releasing(agent):
+            return
+        await self._store.writer.run(lambda tx: tx.db.execute(SQL.delete_pause, (agent, ended.until_ns)).fetchall())
+        if self._pauses.get(agent) == ended:
+            del self._pauses[agent]
 
     async def _put(self, pauses: Sequence[Pause], record: str | None = None) -> None:
         if not pauses:

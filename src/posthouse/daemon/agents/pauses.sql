@@ -6,4 +6,4 @@ INSERT OR REPLACE INTO pauses (agent, until_ns, reason, set_by, set_at_ns, relea
 VALUES (:agent, :until_ns, :reason, :set_by, :set_at_ns, :release_at_ns)
 
 -- :name delete_pause
-DELETE FROM pauses WHERE agent = ?
+DELETE FROM pauses WHERE agent = ? AND until_ns = ?

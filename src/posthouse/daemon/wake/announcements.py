@@ -74,9 +74,9 @@ class Announcer:
             await self._pauses.finish(agent)
             return NO_CLAIM
         if not self._pauses.is_releasing(agent):
-            return await self._claim(agent, SQL.unannounced)
+            return await self._claim(agent, SQL.unannounced, is_wake=True)
         await self._pauses.note_release(agent)
-        return await self._claim(agent, SQL.next_wakeful, SQL.announce_next, is_single=True)
+        return await self._claim(agent, SQL.next_wakeful, SQL.announce_next, is_wake=True, is_single=True)
 
     async def claim_all(self, agent: str) -> Claim:
         """Return all unread messages; those that no hook has announced go to no other caller."""
@@ -111,7 +111,13 @@ class Announcer:
                 await inbox.store.writer.run(_run_for(abandoned, SQL.release))
 
     async def _claim(
-        self, agent: str, statement: str, announce: str = SQL.announce, *, is_single: bool = False
+        self,
+        agent: str,
+        statement: str,
+        announce: str = SQL.announce,
+        *,
+        is_wake: bool = False,
+        is_single: bool = False,
     ) -> Claim:
         waiting: list[Waiting] = []
         claimed: list[Inbox] = []
@@ -121,6 +127,8 @@ class Announcer:
             for inbox in self._inboxes():
                 if not await inbox.store.pool.run(lambda db: _has_rows(db, statement, agent)):
                     continue  # a hook runs after every tool call: without mail it writes nothing
+                if is_wake and self._pauses.find(agent) is not None:
+                    break  # the pause began while the inbox was read
                 rows = await inbox.store.writer.run(lambda tx: _claim(tx, statement, announce, agent, claim))
                 waiting += [self._waiting(*row) for row in rows]
                 claimed.append(inbox)
