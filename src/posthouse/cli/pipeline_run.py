@@ -184,7 +184,7 @@ def run_once(
     lake = pipeline_options.open_lake()
     relays = relays_of(pipeline_options)
     first = pipeline_options.relay_options(relays[0]).client() if relays else None
-    with _monitored(lake, pipeline_options, monitoring, output) as figures, with_relay_lock(lake, first):
+    with _monitored(lake, pipeline_options, monitoring, output) as figures, with_relay_lock(lake, first) as check_lease:
 
         def on_step(step: RunStep) -> None:
             figures.steps.append(step)
@@ -200,6 +200,7 @@ def run_once(
             on_step=on_step,
             load_key=lambda: load_key(pipeline_options.key_file),
             erasure=erasure,
+            check_lease=check_lease,
         )
     published = sum(publish_roots(lake, pipeline_options.relay_options(relay).client()) for relay in relays)
     _show_run(output, report, published)
