@@ -38,6 +38,9 @@ _GENERATION = "posthouse:generation"
 _LOG_RETENTION = "delta.logRetentionDuration"
 _FILE_RETENTION = "delta.deletedFileRetentionDuration"
 DEFAULT_RETENTION_S = 30 * DAY_S
+#: Opening a table replays every commit since the last checkpoint, and a run opens each table several times: with
+#: Delta's default of 100 commits, most of the cost of a run came from that.
+_CHECKPOINTS = {"delta.checkpointInterval": "10"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +184,11 @@ class Delta:
         """Set how long the log and replaced files are kept, and mark the table as one of this version."""
         if not self.exists:
             return
-        metadata, interval = self._open().metadata(), _interval(retention_s)
+        metadata = self._open().metadata()
         with self._reached():
-            if metadata.configuration.get(_LOG_RETENTION) != interval:
-                self._open().alter.set_table_properties({_LOG_RETENTION: interval, _FILE_RETENTION: interval})
+            wanted = _properties_of(retention_s)
+            if any(metadata.configuration.get(name) != value for name, value in wanted.items()):
+                self._open().alter.set_table_properties(wanted)
             if not self.is_current():
                 self._open().alter.set_table_description(f"{_VERSION_KEY}={SCHEMA_VERSION}")
         self._restrict_mode()
@@ -239,7 +243,7 @@ class Delta:
                 Schema.from_arrow(schema),
                 [_add(file) for file in commit.add],
                 mode=mode,
-                configuration=dict.fromkeys((_LOG_RETENTION, _FILE_RETENTION), _interval(DEFAULT_RETENTION_S)),
+                configuration=_properties_of(DEFAULT_RETENTION_S),
                 description=f"{_VERSION_KEY}={SCHEMA_VERSION}",
                 storage_options=self.storage.options(),
                 commit_properties=properties,
@@ -329,8 +333,9 @@ def _add(file: DataFile, *, is_rewrite: bool = False) -> Any:
     return AddAction(file.path, file.size_bytes, dict(file.partition), 0, not is_rewrite, file.stats())
 
 
-def _interval(seconds: int) -> str:
-    return f"interval {seconds} seconds"
+def _properties_of(retention_s: int) -> dict[str, str | None]:
+    """Return the properties of a table that keeps its log and its replaced files for a while."""
+    return dict.fromkeys((_LOG_RETENTION, _FILE_RETENTION), f"interval {retention_s} seconds") | _CHECKPOINTS
 
 
 def _texts(partition: Mapping[str, Any]) -> dict[str, str | None]:
