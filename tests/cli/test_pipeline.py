@@ -114,3 +114,14 @@ def test_repeated_run_goes_on_after_a_failure_that_may_pass(
     pipeline_run.run(every="1s", output=Output(json=True))
     assert len(runs) >= 3
     assert '"code":"source_behind"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("export", "to.jsonl", "--rules"), ("export", "to.jsonl", "--again"), ("whatif", "--config")]
+)
+def test_a_file_that_is_not_there_is_a_wrong_argument_and_not_a_damaged_setting(
+    cli: CommandLine, words: tuple[str, ...]
+) -> None:
+    ended = cli("pipeline", *words, "absent", "--json")
+    assert (ended.exit, ended.problem["code"]) == (Exit.USAGE, "usage")
+    assert "absent cannot be read: No such file or directory" in str(ended.problem)

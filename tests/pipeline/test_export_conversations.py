@@ -49,7 +49,11 @@ def test_sealed_text_is_left_out_and_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["drop = 1", 'drop = ["body"]', "[[replace]]", '[[replace]]\npattern = "("', "words = []"]
+    "text",
+    [
+        *("drop = 1", 'drop = ["body"]', "[[replace]]", '[[replace]]\npattern = "("', "words = []"),
+        *("[[replace]]\npattern = 'a'\nwith = '\\2'", "[[replace]]\npattern = 'a'\nwith = '\\g<b>'"),
+    ],
 )
 def test_damaged_rules_are_refused_before_anything_is_written(text: str) -> None:
     with pytest.raises(PosthouseError) as refused:

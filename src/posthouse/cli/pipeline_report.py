@@ -25,6 +25,7 @@ from posthouse.cli.pipeline_options import (
     PricesFile,
     Publishers,
     open_sources,
+    read_content_of,
 )
 from posthouse.model.errors import error
 
@@ -168,10 +169,7 @@ def whatif(
 
 
 def _content(path: Path | None) -> bytes | None:
-    try:
-        return None if path is None else path.read_bytes()
-    except OSError as failure:
-        raise error("config_unreadable", path=str(path), reason=failure.strerror or str(failure)) from failure
+    return None if path is None else read_content_of(path)
 
 
 def show_whatif(found: Mapping[str, Any], output: Output) -> None:

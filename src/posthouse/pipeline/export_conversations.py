@@ -61,8 +61,8 @@ def parse_rules(text: str, path: str = "rules.toml") -> RedactionRules:
     try:
         rules = msgspec.convert(tomllib.loads(text), RedactionRules)
         for each in rules.replace:
-            re.compile(each.pattern)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, re.error) as fault:
+            re.compile(each.pattern).sub(each.by, "")  # it also reads the groups that `with` names
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, re.error, IndexError) as fault:
         raise error("config_unreadable", path=path, reason=str(fault), hint=_RULES_HINT) from fault
     if unknown := set(rules.drop) - set(FIELDS):
         reason = f"there is no field {', '.join(sorted(unknown))}; fields are {', '.join(FIELDS)}"
@@ -129,17 +129,20 @@ def export_conversations(
     return manifest
 
 
+_MANIFEST_HINT = "Name the manifest that an export wrote beside its file: NAME.jsonl.manifest.json."
+
+
 def manifest_path(to: Path) -> Path:
     """Return the path of the manifest of an export."""
     return to.with_name(f"{to.name}.manifest.json")
 
 
-def read_manifest(path: Path) -> Manifest:
+def parse_manifest(content: bytes, path: str) -> Manifest:
     """Read a manifest, or raise config_unreadable."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except (OSError, msgspec.MsgspecError) as failure:
-        raise error("config_unreadable", path=str(path), reason=str(failure)) from failure
+        return msgspec.json.decode(content, type=Manifest)
+    except msgspec.MsgspecError as failure:
+        raise error("config_unreadable", path=path, reason=str(failure), hint=_MANIFEST_HINT) from failure
 
 
 def read_messages(lake: Lake, positions: Positions) -> Iterator[ExportedMessage]:

@@ -333,7 +333,7 @@ def _add(file: DataFile, *, is_rewrite: bool = False) -> Any:
     return AddAction(file.path, file.size_bytes, dict(file.partition), 0, not is_rewrite, file.stats())
 
 
-def _properties_of(retention_s: int) -> dict[str, str | None]:
+def _properties_of(retention_s: int) -> dict[str, str]:
     """Return the properties of a table that keeps its log and its replaced files for a while."""
     return dict.fromkeys((_LOG_RETENTION, _FILE_RETENTION), f"interval {retention_s} seconds") | _CHECKPOINTS
 
