@@ -12,6 +12,7 @@ because readers may still need them. If you change the columns of a table: 1. SC
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -294,8 +295,7 @@ class Delta:
                 table = DeltaTable(self.storage.uri, storage_options=self.storage.options())
             description = table.metadata().description
         except (DeltaError, OSError, ValueError) as failure:
-            reason = str(failure).partition("\n")[0]
-            raise error("lake_damaged", table=self.name, reason=reason) from failure
+            raise error("lake_damaged", table=self.name, reason=_reason(failure)) from failure
         self._refuse_newer(description)
         return table
 
@@ -305,6 +305,18 @@ class Delta:
             raise error("lake_damaged", table=self.name, reason="posthouse did not create this table")
         if found > SCHEMA_VERSION:
             raise error("lake_newer", table=self.name, found=found, known=SCHEMA_VERSION)
+
+
+_GAP = re.compile(r"contiguous commit files, but found gap: .*filename: \"(\d+)\.json\".*filename: \"(\d+)\.json\"")
+
+
+def _reason(failure: Exception) -> str:
+    """Return why a log cannot be read, in one line; delta-rs describes a gap by the whole state of its two sides."""
+    text = str(failure).partition("\n")[0]
+    if gap := _GAP.search(text):
+        before, after = map(int, gap.groups())
+        return f"its log has no entry between versions {before} and {after}"
+    return text
 
 
 def _schema_version(description: str | None) -> int:
