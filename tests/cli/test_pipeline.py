@@ -50,6 +50,18 @@ def test_once_and_every_exclude_each_other(cli: CommandLine, tmp_path: Path) -> 
     assert (ended.exit, ended.problem["code"]) == (Exit.USAGE, "usage")
 
 
+def test_wrong_numbers_of_a_run_are_refused_before_spark_starts(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a store the run would end with another error, and with one it would start Spark."""
+    for words in (("--compact-files", "1"), ("--retention-days", "0"), ("--derived-retention-hours", "-1")):
+        ended = cli("pipeline", "run", *words, "--source", str(tmp_path / "nothing.db"), "--json")
+        assert (ended.exit, ended.problem["code"]) == (Exit.USAGE, "setting_invalid")
+    monkeypatch.setenv("POSTHOUSE_PIPELINE_BATCH_ROWS", "many")
+    ended = cli("pipeline", "run", "--source", str(tmp_path / "nothing.db"), "--json")
+    assert (ended.exit, ended.problem["code"]) == (Exit.USAGE, "setting_invalid")
+
+
 def test_show_without_a_lake_and_with_wrong_words_is_refused(cli: CommandLine) -> None:
     assert cli("pipeline", "show", "health", "--json").problem["code"] == "lake_empty"
     for words in (
@@ -114,3 +126,14 @@ def test_repeated_run_goes_on_after_a_failure_that_may_pass(
     pipeline_run.run(every="1s", output=Output(json=True))
     assert len(runs) >= 3
     assert '"code":"source_behind"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("export", "to.jsonl", "--rules"), ("export", "to.jsonl", "--again"), ("whatif", "--config")]
+)
+def test_a_file_that_is_not_there_is_a_wrong_argument_and_not_a_damaged_setting(
+    cli: CommandLine, words: tuple[str, ...]
+) -> None:
+    ended = cli("pipeline", *words, "absent", "--json")
+    assert (ended.exit, ended.problem["code"]) == (Exit.USAGE, "usage")
+    assert "absent cannot be read: No such file or directory" in str(ended.problem)

@@ -29,7 +29,7 @@ def test_whatif_names_the_fault_of_a_proposal(cli: CommandLine, config: Path) ->
     config.write_text('{"reliability": {"rateLimit": {"maxPerWindow": "many"}}}')
     assert cli("pipeline", "whatif", "--config", str(config), "--json").problem["code"] == "reliability_invalid"
     missing = str(config.with_name("none.json"))
-    assert cli("pipeline", "whatif", "--rules", missing, "--json").problem["code"] == "config_unreadable"
+    assert cli("pipeline", "whatif", "--rules", missing, "--json").problem["code"] == "usage"
 
 
 @pytest.mark.parametrize("command", ["whatif", "report"])

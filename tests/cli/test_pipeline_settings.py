@@ -53,9 +53,9 @@ def test_prices_are_those_of_the_file_that_each_way_names(
     option = given(home, monkeypatch, way, "prices", str(home / "mine.toml"))
     assert PipelineOptions().prices(option).cost_usd("large", 500_000, 0, 250_000) == 3.0
     (home / "mine.toml").unlink()
-    with pytest.raises(PosthouseError, match=r"mine\.toml") as missing:
+    with pytest.raises(PosthouseError, match=r"mine\.toml cannot be read: No such file") as missing:
         PipelineOptions().prices(option)
-    assert missing.value.code == "config_unreadable"
+    assert (missing.value.code, missing.value.hint) == ("usage", "Check the name of the file.")
 
 
 @pytest.mark.usefixtures("home")

@@ -76,7 +76,11 @@ def test_price_is_that_of_the_name_or_of_the_longest_pattern(model: str, cost_us
 
 
 @pytest.mark.parametrize(
-    "text", ["[m", "[m]\ninput = 1", "[m]\ninput = -1\noutput = 1", "[m]\ninput=1\noutput=1\nout=2"]
+    "text",
+    [
+        *("[m", "[m]\ninput = 1", "[m]\ninput = -1\noutput = 1", "[m]\ninput=1\noutput=1\nout=2"),
+        *("[m]\ninput = inf\noutput = 1", "[m]\ninput = 1\noutput = nan"),
+    ],
 )
 def test_damaged_price_table_is_named(text: str) -> None:
     with pytest.raises(PosthouseError) as refused:

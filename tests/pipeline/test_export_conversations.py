@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from posthouse.model.errors import PosthouseError
-from posthouse.pipeline.export_conversations import ExportedMessage, RedactionRules, group_messages, parse_rules, redact
+from posthouse.pipeline.export_conversations import (
+    ExportedMessage,
+    RedactionRules,
+    group_messages,
+    message_of_envelope,
+    message_of_event,
+    parse_rules,
+    redact,
+)
 
 RULES = """
 drop = ["meta", "model"]
@@ -30,6 +40,23 @@ def test_replies_and_named_conversations_are_grouped_oldest_first() -> None:
     assert grouped == {"1": ["1", "2", "3"], "plan": ["5", "6"], "4": ["4"], "8": ["9"]}
 
 
+@pytest.mark.parametrize(
+    ("given", "name"), [("plan", "plan"), (5, "5"), (["a"], '["a"]'), ({"a": 1}, '{"a":1}'), (None, "1"), ("", "1")]
+)
+def test_a_conversation_that_a_sender_names_by_another_value_than_a_text_is_a_conversation(
+    given: object, name: str
+) -> None:
+    meta = json.dumps({"conversation_id": given, "usage": {"model": given}})
+    event = json.dumps({"id": "1", "pubkey": "k", "tags": [["p", "r"], ["meta", meta]], "content": "hello"})
+    payload = {"content": "hello", "conversationId": given, "usage": {"model": given}}
+    body = json.dumps({"endpoint": "agents.x", "envelope": {"from": "agents.y", "payload": payload}})
+    row = {"mesh": "main", "at_ns": 1, "ref": "1", "event": event, "body": body}
+    made = [message_of_event(row), message_of_envelope(row), message(2), message(3, conversation="plan")]
+    grouped = group_messages(iter(made))
+    assert [found for found, group in grouped if group[0].id == "1"] == [name, name]
+    assert {each.model for each in made} <= {"plan", "", None}
+
+
 def test_messages_that_reply_to_each_other_in_a_circle_end_somewhere() -> None:
     grouped = group_messages(iter([message(1, 2), message(2, 1)]))
     assert sorted(each.id for _, group in grouped for each in group) == ["1", "2"]
@@ -49,7 +76,11 @@ def test_sealed_text_is_left_out_and_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["drop = 1", 'drop = ["body"]', "[[replace]]", '[[replace]]\npattern = "("', "words = []"]
+    "text",
+    [
+        *("drop = 1", 'drop = ["body"]', "[[replace]]", '[[replace]]\npattern = "("', "words = []"),
+        *("[[replace]]\npattern = 'a'\nwith = '\\2'", "[[replace]]\npattern = 'a'\nwith = '\\g<b>'"),
+    ],
 )
 def test_damaged_rules_are_refused_before_anything_is_written(text: str) -> None:
     with pytest.raises(PosthouseError) as refused:

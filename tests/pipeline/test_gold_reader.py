@@ -121,3 +121,14 @@ def test_table_of_an_older_posthouse_asks_for_a_run(lake: Lake, tmp_path: Path) 
     with pytest.raises(PosthouseError) as refused:
         GoldReader(lake, Selection()).costs("day")
     assert refused.value.code == "lake_outdated" and "pipeline run" in refused.value.hint
+
+
+def test_table_that_a_killed_first_load_did_not_reach_asks_for_a_run_and_is_not_shown_as_nothing(
+    lake: Lake, tmp_path: Path
+) -> None:
+    assert list(GoldReader(lake, Selection()).latency()) == []  # no history, no figures
+    description = f"posthouse.schema_version={SCHEMA_VERSION}"
+    write_deltalake(str(tmp_path / "bronze_journal"), pa.table({"seq": [1]}), description=description)
+    with pytest.raises(PosthouseError) as refused:
+        list(GoldReader(lake, Selection()).latency())
+    assert (refused.value.code, refused.value.fields["table"]) == ("lake_outdated", "gold_latency_hourly")

@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, TextIO
@@ -55,11 +56,24 @@ class LogFile(RotatingFileHandler):
             super().close()
 
 
-def log_to_stderr(values: Mapping[str, Resolved]) -> None:
-    """Write the log of this process to stderr, as log.level and log.format say."""
+#: Returns True for an entry to drop.
+DropEntry = Callable[[Mapping[str, Any]], bool]
+
+
+def log_to_stderr(values: Mapping[str, Resolved], drop: DropEntry | None = None) -> None:
+    """Write the log of this process to stderr, as log.level and log.format say, without the entries to drop."""
     style = values["log.format"].value
     is_text = style == "text" or (style == "auto" and sys.stderr.isatty())
-    _configure(values, _render_text() if is_text else _render_json(), structlog.WriteLoggerFactory(sys.stderr))
+    render = _render_text() if is_text else _render_json()
+    if drop is not None:
+        render = [partial(_drop, drop), *render]
+    _configure(values, render, structlog.WriteLoggerFactory(sys.stderr))
+
+
+def _drop(drop: DropEntry, _logger: Any, _method: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    if drop(entry):
+        raise structlog.DropEvent
+    return entry
 
 
 def log_to_file(file: LogFile, values: Mapping[str, Resolved]) -> None:

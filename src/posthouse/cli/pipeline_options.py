@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
@@ -160,10 +161,7 @@ class PipelineOptions:
         path = settings.path("pipeline.prices")
         if settings["pipeline.prices"].source is Source.DEFAULT and not path.exists():
             return Prices()
-        try:
-            return Prices.parse(path.read_text(encoding="utf-8"), str(path))
-        except (OSError, UnicodeDecodeError) as failure:
-            raise error("config_unreadable", path=str(path), reason=str(failure)) from failure
+        return Prices.parse(read_text_of(path), str(path))
 
     def own_node(self) -> str:
         """Return the id of this node, "" if it has no key."""
@@ -172,6 +170,24 @@ class PipelineOptions:
     def relay_options(self, relay: str | None = None) -> RelayOptions:
         """Return the options of a connection to a relay, with the key of this command."""
         return RelayOptions(relay=relay, key_file=self.key_file)
+
+
+def read_content_of(path: Path) -> bytes:
+    """Return the content of a file that an option or a setting names; raise a usage error if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as failure:
+        reason = failure.strerror or str(failure)
+        raise error("usage", text=f"{path} cannot be read: {reason}", hint="Check the name of the file.") from failure
+
+
+def read_text_of(path: Path) -> str:
+    """Return the text of such a file."""
+    try:
+        return read_content_of(path).decode()
+    except UnicodeDecodeError as failure:
+        hint = "Check the name of the file, or save it as UTF-8."
+        raise error("usage", text=f"{path} is not text in UTF-8", hint=hint) from failure
 
 
 def _stores_of_host(settings: Settings) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from posthouse.cli.pipeline_options import (
     PricesFile,
     Publishers,
     open_sources,
+    read_content_of,
 )
 from posthouse.model.errors import error
 
@@ -168,10 +169,7 @@ def whatif(
 
 
 def _content(path: Path | None) -> bytes | None:
-    try:
-        return None if path is None else path.read_bytes()
-    except OSError as failure:
-        raise error("config_unreadable", path=str(path), reason=failure.strerror or str(failure)) from failure
+    return None if path is None else read_content_of(path)
 
 
 def show_whatif(found: Mapping[str, Any], output: Output) -> None:
@@ -232,12 +230,14 @@ def demo(
     from posthouse.cli.log import log_to_stderr
     from posthouse.pipeline.audit.audit import Report
     from posthouse.pipeline.connector.source_access import Access
+    from posthouse.pipeline.demo.bus_scene import is_planned
     from posthouse.pipeline.demo.demo_history import make_history
     from posthouse.pipeline.run.lake_run import bring_up_to_date
     from posthouse.pipeline.serve import AuditRequest, run_audit
     from posthouse.pipeline.whatif.simulation import bus_journal, compare, simulate_history
 
-    log_to_stderr(load_settings({"log.level": "warning"}))  # at level info the relay of the demo logs every hour
+    # at level info the relay of the demo logs every hour
+    log_to_stderr(load_settings({"log.level": "warning"}), drop=is_planned)
     directory = Path(tempfile.mkdtemp(prefix="posthouse-demo-")) if to is None else to.absolute()
     output.note(f"generating {messages:,} messages in {directory}")
     history = make_history(directory, seed, agents, messages)

@@ -111,7 +111,9 @@ def run(
     if once and every is not None:
         raise error("usage", text="--once and --every cannot be combined")
     wait_s = None if every is None else parse_duration(every)
-    open_sources(pipeline_options)  # fail before Spark starts
+    upkeep_options.upkeep()  # fail before Spark starts
+    pipeline_options.settings().integer("pipeline.batch_rows")
+    open_sources(pipeline_options)
     spark = pipeline_options.session()
     try:
 
@@ -184,7 +186,7 @@ def run_once(
     lake = pipeline_options.open_lake()
     relays = relays_of(pipeline_options)
     first = pipeline_options.relay_options(relays[0]).client() if relays else None
-    with _monitored(lake, pipeline_options, monitoring, output) as figures, with_relay_lock(lake, first):
+    with _monitored(lake, pipeline_options, monitoring, output) as figures, with_relay_lock(lake, first) as check_lease:
 
         def on_step(step: RunStep) -> None:
             figures.steps.append(step)
@@ -200,6 +202,7 @@ def run_once(
             on_step=on_step,
             load_key=lambda: load_key(pipeline_options.key_file),
             erasure=erasure,
+            check_lease=check_lease,
         )
     published = sum(publish_roots(lake, pipeline_options.relay_options(relay).client()) for relay in relays)
     _show_run(output, report, published)
@@ -256,7 +259,8 @@ def _write_metrics(settings: Settings, lake: Lake, figures: RunFigures, output: 
                 figures.files[name] = (len(files), sum(file.size_bytes for file in files))
         write_run_metrics(path, figures)
     except (PosthouseError, OSError) as failure:
-        output.note(f"the metrics of the run could not be written to {path}: {failure}")
+        reason = failure.strerror if isinstance(failure, OSError) else failure  # its path is that of a temporary file
+        output.note(f"the metrics of the run could not be written to {path}: {reason}")
 
 
 def compact(

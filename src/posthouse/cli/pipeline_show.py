@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, WHOLE, PeriodOptions, PipelineOptions, PricesFile
+from posthouse.cli.pipeline_options import (
+    DEFAULT_PIPELINE,
+    WHOLE,
+    PeriodOptions,
+    PipelineOptions,
+    PricesFile,
+    read_content_of,
+    read_text_of,
+)
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
@@ -128,8 +136,8 @@ def export(
         RedactionRules,
         export_conversations,
         manifest_path,
+        parse_manifest,
         parse_rules,
-        read_manifest,
     )
     from posthouse.pipeline.query import refuse_empty
 
@@ -140,8 +148,8 @@ def export(
         raise error("usage", text=f"there is no directory {to.parent}", hint="Create it first.")
     if rules is not None and again is not None:
         raise error("usage", text="--rules and --again cannot be combined", hint="A manifest holds its rules.")
-    chosen = RedactionRules() if rules is None else parse_rules(_read_text(rules), str(rules))
-    earlier = None if again is None else read_manifest(again)
+    chosen = RedactionRules() if rules is None else parse_rules(read_text_of(rules), str(rules))
+    earlier = None if again is None else parse_manifest(read_content_of(again), str(again))
     lake = pipeline_options.open_lake()
     refuse_empty(lake)
     target = to.absolute()
@@ -155,10 +163,3 @@ def export(
     }
     shown = f"{made.messages:,} messages of {made.conversations:,} conversations in {target}"
     output.result(value, f"{shown}; the text of {made.sealed:,} is sealed and left out" if made.sealed else shown)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as failure:
-        raise error("config_unreadable", path=str(path), reason=str(failure)) from failure

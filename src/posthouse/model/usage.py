@@ -58,13 +58,17 @@ def usage_fields(usage: Usage | Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None and (value or name != "cached_tokens")}
 
 
+#: The bound excludes infinity, which would make every sum with it no number.
+_Dollars = Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)]
+
+
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Dollars per million tokens of one model."""
 
-    input: Annotated[float, msgspec.Meta(ge=0)]
-    output: Annotated[float, msgspec.Meta(ge=0)]
+    input: _Dollars
+    output: _Dollars
     #: of input tokens from a cache; None: as other input tokens
-    cached: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    cached: _Dollars | None = None
 
 
 class Prices:

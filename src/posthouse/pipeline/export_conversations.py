@@ -61,8 +61,8 @@ def parse_rules(text: str, path: str = "rules.toml") -> RedactionRules:
     try:
         rules = msgspec.convert(tomllib.loads(text), RedactionRules)
         for each in rules.replace:
-            re.compile(each.pattern)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, re.error) as fault:
+            re.compile(each.pattern).sub(each.by, "")  # it also reads the groups that `with` names
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, re.error, IndexError) as fault:
         raise error("config_unreadable", path=path, reason=str(fault), hint=_RULES_HINT) from fault
     if unknown := set(rules.drop) - set(FIELDS):
         reason = f"there is no field {', '.join(sorted(unknown))}; fields are {', '.join(FIELDS)}"
@@ -129,17 +129,20 @@ def export_conversations(
     return manifest
 
 
+_MANIFEST_HINT = "Name the manifest that an export wrote beside its file: NAME.jsonl.manifest.json."
+
+
 def manifest_path(to: Path) -> Path:
     """Return the path of the manifest of an export."""
     return to.with_name(f"{to.name}.manifest.json")
 
 
-def read_manifest(path: Path) -> Manifest:
+def parse_manifest(content: bytes, path: str) -> Manifest:
     """Read a manifest, or raise config_unreadable."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except (OSError, msgspec.MsgspecError) as failure:
-        raise error("config_unreadable", path=str(path), reason=str(failure)) from failure
+        return msgspec.json.decode(content, type=Manifest)
+    except msgspec.MsgspecError as failure:
+        raise error("config_unreadable", path=path, reason=str(failure), hint=_MANIFEST_HINT) from failure
 
 
 def read_messages(lake: Lake, positions: Positions) -> Iterator[ExportedMessage]:
@@ -148,13 +151,13 @@ def read_messages(lake: Lake, positions: Positions) -> Iterator[ExportedMessage]
 
     events = RowFilter(where=(pc.field("kind") == MESSAGE) & pc.field("event").is_valid())
     for row in _within(lake, "bronze_events", events, ("epoch", "seq", "at_ns", "mesh", "event"), positions):
-        yield _of_event(row)
+        yield message_of_event(row)
     published = RowFilter(where=pc.field("type") == "bus.published")
     seen: set[str] = set()
     for row in _within(lake, "bronze_journal", published, ("epoch", "seq", "at_ns", "ref", "body"), positions):
         if row["ref"] not in seen:  # a message to several endpoints has a record for each
             seen.add(row["ref"])
-            yield _of_envelope(row)
+            yield message_of_envelope(row)
 
 
 def _within(
@@ -166,7 +169,8 @@ def _within(
                 yield row
 
 
-def _of_event(row: Mapping[str, Any]) -> ExportedMessage:
+def message_of_event(row: Mapping[str, Any]) -> ExportedMessage:
+    """Return the message in a row of bronze_events."""
     event = msgspec.json.decode(row["event"])
     tags: dict[str, str] = {tag[0]: tag[1] for tag in reversed(event["tags"]) if len(tag) > 1}
     meta = msgspec.json.decode(tags["meta"]) if tags.get("meta") else {}
@@ -180,14 +184,17 @@ def _of_event(row: Mapping[str, Any]) -> ExportedMessage:
         sender=f"{event['pubkey']}/{tags['from']}" if tags.get("from") else event["pubkey"],
         recipient=f"{recipient}/{tags['to']}" if tags.get("to") else recipient,
         reply_to=tags.get("e"),
-        conversation_id=meta.get("conversation_id") or meta.get("conversationId") if isinstance(meta, dict) else None,
+        conversation_id=_name_of(meta.get("conversation_id") or meta.get("conversationId"))
+        if isinstance(meta, dict)
+        else None,
         text=None if tags.get("enc") else event["content"],
-        model=usage.get("model") if isinstance(usage, dict) else None,
+        model=_model_of(usage),
         meta=meta if isinstance(meta, dict) else {},
     )
 
 
-def _of_envelope(row: Mapping[str, Any]) -> ExportedMessage:
+def message_of_envelope(row: Mapping[str, Any]) -> ExportedMessage:
+    """Return the message in a bus.published record of bronze_journal."""
     body = msgspec.json.decode(row["body"])
     envelope = body["envelope"]
     payload = envelope.get("payload")
@@ -201,11 +208,21 @@ def _of_envelope(row: Mapping[str, Any]) -> ExportedMessage:
         at_ns=row["at_ns"],
         sender=envelope.get("from", ""),
         recipient=body.get("published_to") or body["endpoint"],
-        reply_to=fields.get("correlationId"),
-        conversation_id=fields.get("conversationId"),
+        reply_to=_name_of(fields.get("correlationId")),
+        conversation_id=_name_of(fields.get("conversationId")),
         text=content if isinstance(content, str) else msgspec.json.encode(payload).decode(),
-        model=usage.get("model") if isinstance(usage, dict) else None,
+        model=_model_of(usage),
     )
+
+
+def _name_of(value: object) -> str | None:
+    """Return a name that a sender gave as any JSON value, as silver_messages stores it."""
+    return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _model_of(usage: object) -> str | None:
+    model = usage.get("model") if isinstance(usage, dict) else None
+    return model if isinstance(model, str) else None
 
 
 def group_messages(messages: Iterator[ExportedMessage]) -> list[tuple[str, list[ExportedMessage]]]:

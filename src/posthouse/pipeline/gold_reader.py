@@ -222,7 +222,10 @@ class GoldReader:
         return sorted(rows, key=lambda row: (-row["deliveries"], row["sender"], row["recipient"]))
 
     def _table(self, name: str, columns: Sequence[str], *, has_mesh: bool = True) -> pa.Table:
-        return self.lake.delta(name).to_arrow(list(columns), self.selection.condition(has_mesh=has_mesh))
+        table = self.lake.delta(name)
+        if not table.exists and self.lake.delta("bronze_journal").exists:  # no figures, though there is a history
+            raise error("lake_outdated", path=self.lake.location, table=name)
+        return table.to_arrow(list(columns), self.selection.condition(has_mesh=has_mesh))
 
     def _of_agent(self, table: pa.Table, column: str = "agent") -> pa.Table:
         if self.selection.agent is None:

@@ -6,9 +6,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import structlog
 
+from posthouse.cli.config import load_settings
+from posthouse.cli.log import log_to_stderr
 from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
+from posthouse.pipeline.demo.bus_scene import is_planned
 from posthouse.pipeline.demo.demo_history import DAYS, START_NS, DemoHistory, make_history
 from posthouse.relay.ops.maintenance import check_relay
 from posthouse.sqlite.connection import open_reader
@@ -72,3 +76,21 @@ def test_same_seed_tells_the_same_story_and_another_seed_another(tmp_path: Path)
     )
     assert shape(first) == shape(again)
     assert shape(first) != shape(other)
+
+
+def test_what_the_scene_lets_fail_stays_out_of_the_log_and_everything_else_is_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = structlog.get_config()
+    values = load_settings({"log.level": "warning"}, {"POSTHOUSE_HOME": str(tmp_path)})
+    try:
+        log_to_stderr(values, drop=is_planned)
+        history = make_history(tmp_path / "quiet", seed=3, agents=8, messages=1_000)
+        quiet = capsys.readouterr().err
+        structlog.get_logger().error("handler_failed", exception="Traceback\n  line\nValueError: a defect")
+    finally:
+        structlog.configure(**before)
+    types = {record.type for record in records_of(history.bus_db)}
+    assert {"bus.failed", "bus.refused"} <= types
+    assert quiet == ""
+    assert "a defect" in capsys.readouterr().err

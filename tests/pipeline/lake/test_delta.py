@@ -111,6 +111,16 @@ def test_a_log_that_is_half_written_is_told_damaged_and_left_alone(tmp_path: Pat
     assert log.read_bytes() == half
 
 
+def test_a_log_that_lost_an_entry_is_told_damaged_and_between_which_versions(tmp_path: Path) -> None:
+    table = Delta(LocalStorage(tmp_path / "t"))
+    for first, last in ((1, 5), (6, 9), (10, 12), (13, 20)):
+        table.commit(write(table, first, last), SCHEMA)
+    (table.path / "_delta_log" / f"{2:020}.json").unlink()
+    with pytest.raises(PosthouseError, match=r"its log has no entry between versions 1 and 3$") as refused:
+        Delta(LocalStorage(tmp_path / "t")).version()
+    assert refused.value.code == "lake_damaged"
+
+
 def test_a_table_of_a_newer_posthouse_is_refused(tmp_path: Path) -> None:
     table = Delta(LocalStorage(tmp_path / "t"))
     table.commit(write(table, 1, 5), SCHEMA)

@@ -218,7 +218,7 @@ class Lock:
     def _lose(self, held: Held, reason: str) -> None:
         held.end()
         self._loss = self._lost(held, reason)
-        log.warning("%s", self._loss)
+        log.info("%s", self._loss)  # the body gets it as an exception
         if self._body is not None:
             self._body.cancel()
 

@@ -7,6 +7,7 @@ up while agents are busy, and rate limit, breaker and back-pressure take effect.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -48,6 +49,17 @@ _SPARE = 2  # planned starts per message: most find their hour already full
 
 class ToolFailure(Exception):
     """Raised by a handler whose work failed."""
+
+
+#: Entries of the bus about messages that the scene sends in order to be refused.
+_REFUSALS = ("publish_refused", "publish_reached_no_endpoint")
+
+
+def is_planned(entry: Mapping[str, Any]) -> bool:
+    """Return True for a log entry about a refusal or a failed handler that belongs to the scene."""
+    last_line = str(entry.get("exception", "")).rpartition("\n")[2]
+    is_failure = last_line.startswith(f"{__name__}.{ToolFailure.__name__}: ")
+    return entry["event"] in _REFUSALS or (entry["event"] == "handler_failed" and is_failure)
 
 
 async def play_bus(directory: Path, clock: FakeClock, cast: list[Agent], seed: int, messages: int, days: int) -> None:

@@ -2,7 +2,8 @@
 
 A run that fails or is killed can be repeated. A file lock, which the kernel releases, excludes other runs on the
 host; the lock file is never deleted, and a lake in S3 has none. With a relay, its lock excludes runs on all hosts; a
-thread renews it while Spark works. The locks only avoid duplicate work: the lake's commits prevent duplicate rows.
+thread renews it while Spark works, and a run whose lease was lost to another run ends before it deletes anything. The
+locks mostly avoid duplicate work: the lake's commits prevent duplicate rows.
 Roots are addressable events,
     kind 30101, d = lake/<epoch>/<feed>/<to>, content = the seal without its leaves, as canonical JSON
 so publishing a root again replaces it with the same event.
@@ -15,7 +16,7 @@ import hashlib
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ import rfc8785
 from posthouse.files import create_atomic, open_locked, private_dir, read_private, write_atomic
 from posthouse.journal.erase import ErasureRequest
 from posthouse.model.clock import Clock, format_utc, system_clock
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.event import LAKE_ROOT
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.pipeline.connector.source_access import Access
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from posthouse.client import Client
+    from posthouse.client.locks.held_lock import Held
 
 
 LOCK_NAME = "lake.lock"
@@ -68,19 +70,29 @@ def hold_lake(lake: Lake) -> Iterator[None]:
 _ID_NAME = "lake.id"
 _LEASE_S = 30.0
 _WAIT_S = 1.0  # another run may be about to end
+_RETRY_S = 1.0  # while the relay does not answer
+#: Raises lake_busy if another run has taken the lake from this one.
+CheckLease = Callable[[], None]
+
+
+def no_lease() -> None:
+    """Do nothing: without a relay there is no lease."""
 
 
 @contextmanager
-def with_relay_lock(lake: Lake, client: Client | None) -> Iterator[None]:
-    """Hold the lake's lock at a relay; lake_busy if another run holds it. Without a client, do nothing."""
+def with_relay_lock(lake: Lake, client: Client | None) -> Iterator[CheckLease]:
+    """Hold the lake's lock at a relay; lake_busy if another run holds it. Without a client, do nothing.
+
+    Yields a function that the run calls before work that another run must not do at the same time.
+    """
     if client is None:
-        yield
+        yield no_lease
         return
     holder = _LockHolder(client, f"lake/{lake_id(lake)}", lake)
     holder.start()
     try:
-        holder.wait_held()
-        yield
+        holder.check(None)
+        yield holder.check
     finally:
         holder.release()
 
@@ -96,42 +108,79 @@ def lake_id(lake: Lake) -> str:
 
 
 class _LockHolder(threading.Thread):
-    """Holds a relay lock until `release`."""
+    """Holds a relay lock until `release`.
+
+    A process that gets no processor time may miss the renewals of a healthy run. Then the lock is acquired again: the
+    run continues unless another run has the lake by now.
+    """
 
     def __init__(self, client: Client, resource: str, lake: Lake) -> None:
         super().__init__(name="lake-lock", daemon=True)
         self._client = client
         self._resource = resource
         self._lake = lake
-        self._settled = threading.Event()
-        self._done = threading.Event()
+        self._changed = threading.Condition()
+        self._held: Held | None = None
+        #: Why the lock is held no longer, or never was; with `_is_over` for good.
         self._failure: PosthouseError | None = None
+        self._is_over = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._released = asyncio.Event()
 
     def run(self) -> None:
         try:
             asyncio.run(self._hold())
         except PosthouseError as failure:
-            self._failure = failure
+            self._note(failure)
         finally:
-            self._settled.set()
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
 
-    def wait_held(self) -> None:
-        """Return when the lock is held, or raise the failure."""
-        self._settled.wait()
-        if self._failure is not None:
-            if self._failure.code in ("held", "held_by_self"):
-                raise _leased(self._lake, self._failure.fields.get("remaining_ms")) from self._failure
-            raise self._failure
+    def check(self, timeout_s: float | None = _LEASE_S) -> None:
+        """Return while the lock is certainly held; wait for a lost one to be acquired again, or raise the failure."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or self._is_held(), timeout_s)
+            if self._is_held():
+                return
+            failure = self._failure
+        if failure is None or failure.code in ("held", "held_by_self", "lock_lost"):
+            raise _leased(self._lake, failure.fields.get("remaining_ms") if failure else None) from failure
+        raise failure
 
     def release(self) -> None:
         """Release the lock and wait for the relay's answer."""
-        self._done.set()
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the thread has ended with a failure
+                self._loop.call_soon_threadsafe(self._released.set)
         self.join()
 
+    def _is_held(self) -> bool:
+        return self._held is not None and self._held.is_valid()
+
+    def _note(self, failure: PosthouseError) -> None:
+        with self._changed:
+            self._failure = failure
+
     async def _hold(self) -> None:
-        async with self._client as client, client.lock(self._resource, lease_s=_LEASE_S, wait_s=_WAIT_S):
-            self._settled.set()
-            await asyncio.to_thread(self._done.wait)
+        self._loop = asyncio.get_running_loop()
+        async with self._client as client:
+            while not self._released.is_set():
+                try:
+                    await self._hold_lease(client)
+                except PosthouseError as failure:
+                    self._note(failure)
+                    if self._held is None or not (failure.code == "lock_lost" or isinstance(failure, Transient)):
+                        raise
+                    await asyncio.sleep(0 if failure.code == "lock_lost" else _RETRY_S)
+
+    async def _hold_lease(self, client: Client) -> None:
+        """Hold one lease until `release`, or raise lock_lost when it has ended."""
+        async with client.lock(self._resource, lease_s=_LEASE_S, wait_s=_WAIT_S) as held:
+            with self._changed:
+                self._held = held
+                self._changed.notify_all()
+            await self._released.wait()
 
 
 def _leased(lake: Lake, remaining_ms: int | None) -> PosthouseError:
@@ -221,11 +270,12 @@ def bring_up_to_date(
     on_step: OnStep = ignore_step,
     load_key: LoadKey = no_key,
     erasure: ErasureRequest | None = None,
+    check_lease: CheckLease = no_lease,
 ) -> RunReport:
     """Bring the lake up to date with its sources; lake_busy if another run holds the lake.
 
     Content that the sources have erased is erased from the lake, and content that `erasure` selects; `load_key` returns
-    the key that signs the record of it.
+    the key that signs the record of it. `check_lease` is called before steps that are not safe beside another run.
     """
     clock = clock or system_clock()
     with hold_lake(lake):
@@ -234,9 +284,11 @@ def bring_up_to_date(
         seals: list[Seal] = []
         for access in sources:
             seals += Copier(spark, lake, access, clock, batch_rows, on_step).copy()
+            check_lease()
         eraser = Eraser(lake, load_key, clock, on_step)
         eraser.erase(erasure)
         Deriver(spark, lake, on_step, is_rebuild=is_rebuild).derive()
+        check_lease()  # a purge deletes the files that another run has written and not yet committed
         eraser.purge()
         tidy_lake(lake, clock, upkeep, on_step)
     return RunReport(sum(seal.rows for seal in seals), tuple(seals), lake.versions())
