@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 from posthouse.cli.completers import complete_recipients
-from posthouse.cli.options import DEFAULT_RELAY, ActingAgent, DaemonOptions, RelayOptions, parse_duration
+from posthouse.cli.options import DEFAULT_RELAY, ActingAgent, DaemonOptions, RelayOptions, parse_wait
 from posthouse.cli.output import PLAIN, Output, shown_body
 from posthouse.cli.send import Text, as_daemon, has_daemon, read_message, refuse_without_daemon
 
@@ -55,7 +55,7 @@ def request(
         posthouse request bob "are you there?" --timeout 10s --json
         git diff | posthouse request reviewer@desk - --queue --timeout 1h
     """
-    timeout_s, text = parse_duration(timeout), read_message(message)
+    timeout_s, text = parse_wait(timeout), read_message(message)
     options: dict[str, Any] = {"queue": queue, "client_message_id": client_message_id}
 
     def on_answer(answer: Answer) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _GROUP = Group("Message", sort_key=3)
+_UNTIL_HINT = "Give a time such as 2026-01-31T18:00:00Z, or a duration such as 2h."
 _MANY = Parameter(negative=(), show_default=False)
 #: The text of a message, as an argument.
 Text = Annotated[str, Parameter(allow_leading_hyphen=True, help="The text; `-` reads it from stdin.")]
@@ -116,7 +117,7 @@ class MessageFlags:
             return None
         if "-" in given:
             return format_utc(_parse_time(given))
-        duration_s = parse_duration(given)
+        duration_s = parse_duration(given, hint=_UNTIL_HINT)
         if self.client_message_id is not None:
             hint = "A duration counts from each call, so a retry with the same id would be another message."
             raise error("usage", text="with --id, --valid-until must be a time: 2026-01-31T18:00:00Z", hint=hint)
@@ -127,8 +128,7 @@ def _parse_time(text: str) -> int:
     try:
         return parse_utc(text)
     except PosthouseError as invalid:
-        hint = "Give a time such as 2026-01-31T18:00:00Z, or a duration such as 2h."
-        raise error("usage", text=f"--valid-until: {invalid}", hint=hint) from invalid
+        raise error("usage", text=f"--valid-until: {invalid}", hint=_UNTIL_HINT) from invalid
 
 
 #: The default of every command's `flags`.

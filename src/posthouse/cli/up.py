@@ -27,7 +27,7 @@ from posthouse.cli.output import PLAIN, Output
 from posthouse.model.clock import system_clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import SECOND_NS
-from posthouse.model.node import DEFAULT_MESH
+from posthouse.model.node import DEFAULT_MESH, validate_member_name
 
 if TYPE_CHECKING:
     from posthouse.client import Client
@@ -60,7 +60,12 @@ def up(
         posthouse up --listen 127.0.0.1:7420 --json
     """
     from posthouse.cli.daemon_start import daemon_pid
+    from posthouse.relay.listen import parse_listen
 
+    if name is not None:
+        validate_member_name(name)
+    if listen is not None:
+        parse_listen(listen)
     require_private_home()
     other = None if listen is not None else other_relay()
     is_proved = daemon_pid(DEFAULT_DAEMON) is not None
@@ -71,6 +76,8 @@ def up(
 
         mesh = default_mesh()
         joined = Memberships.of_home().get(mesh)
+        if name is not None and joined is not None and joined.name != name:
+            output.note(f"this host joined the mesh {mesh} as {joined.name} and keeps that name; its admins may change it")
         started = {
             "relay": None,
             "mesh": mesh,
@@ -213,10 +220,12 @@ def _certificate_settings(values: Settings, directory: Path) -> dict[str, Any]:
 
 
 def _make_first_certificate(cert: Path, key: Path) -> None:
+    from posthouse.cli.exit_codes import extra_hint
+
     try:
         make_certificate(cert, key)
     except ModuleNotFoundError as missing:
-        hint = "Run `pip install 'posthouse[ssh]'`, or give a certificate: relay.tls_cert and relay.tls_key."
+        hint = f"{extra_hint('ssh')} Or give a certificate: relay.tls_cert and relay.tls_key."
         raise error("extra_missing", library="cryptography", hint=hint) from missing
 
 
