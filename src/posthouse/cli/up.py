@@ -77,7 +77,7 @@ def up(
         mesh = default_mesh()
         joined = Memberships.of_home().get(mesh)
         if name is not None and joined is not None and joined.name != name:
-            output.note(f"this host joined the mesh {mesh} as {joined.name} and keeps that name; its admins may change it")
+            output.note(f"this host joined {mesh} as {joined.name} and keeps that name; an admin can change it")
         started = {
             "relay": None,
             "mesh": mesh,
