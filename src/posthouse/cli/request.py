@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from posthouse.cli.completers import complete_recipients
+from posthouse.cli.completers import complete_meshes, complete_recipients
 from posthouse.cli.options import DEFAULT_RELAY, ActingAgent, DaemonOptions, RelayOptions, parse_wait
 from posthouse.cli.output import PLAIN, Output, shown_body
 from posthouse.cli.send import Text, as_daemon, has_daemon, read_message, refuse_without_daemon
@@ -41,7 +41,10 @@ def request(
     client_message_id: Annotated[
         str | None, Parameter(name="--id", group=_GROUP, help="Your own id: the same id and message is one request.")
     ] = None,
-    mesh: Annotated[str | None, Parameter(help="Mesh to use. Default: the one chosen with `posthouse use`.")] = None,
+    mesh: Annotated[
+        str | None,
+        Parameter(completer=complete_meshes, help="Mesh to use. Default: the one chosen with `posthouse use`."),
+    ] = None,
     directory: Annotated[Path | None, Parameter(name="--dir", help="Directory of the daemon.")] = None,
     agent: ActingAgent = None,
     relay_options: RelayOptions = DEFAULT_RELAY,

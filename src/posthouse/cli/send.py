@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from posthouse.cli.completers import complete_meshes, complete_recipients
+from posthouse.cli.completers import complete_members, complete_meshes, complete_recipients
 from posthouse.cli.direct import WITHOUT_DAEMON, Direct
 from posthouse.cli.options import (
     DEFAULT_RELAY,
@@ -62,7 +62,9 @@ class MessageFlags:
     ] = None
     meta: Annotated[str | None, Parameter(help="A JSON object sent along unencrypted.")] = None
     reply_to: Annotated[str | None, Parameter(help="Event id of the message this one answers.")] = None
-    mention: Annotated[tuple[str, ...], _MANY, Parameter(help="A member to mention. Repeatable.")] = ()
+    mention: Annotated[
+        tuple[str, ...], _MANY, Parameter(completer=complete_members, help="A member to mention. Repeatable.")
+    ] = ()
     client_message_id: Annotated[
         str | None,
         Parameter(name="--id", help="Your own id: a retry with the same id and message is not delivered twice."),

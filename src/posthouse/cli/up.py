@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from posthouse.cli.completers import complete_meshes
 from posthouse.cli.config import Settings, find_home, load_settings, setting_tokens
 from posthouse.cli.join import mesh_directory, require_private_home, start_and_prove, take_name
 from posthouse.cli.mesh_invites import ONE_MEMBER, InviteOptions
@@ -345,7 +346,9 @@ def _ensure_member(origin: str, relay_node: str, name: str | None) -> str:
 
 
 def invite(
-    mesh: Annotated[str | None, Parameter(help="Name of the mesh. Default: the chosen one.")] = None,
+    mesh: Annotated[
+        str | None, Parameter(completer=complete_meshes, help="Name of the mesh. Default: the chosen one.")
+    ] = None,
     /,
     *,
     invite_options: InviteOptions = ONE_MEMBER,
