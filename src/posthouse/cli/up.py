@@ -128,7 +128,7 @@ def next_steps(*, is_member: bool = True) -> list[str]:
         return ["posthouse join 'INVITE'                  join the mesh with an invite of one of its admins"]
     return [
         "posthouse connect claude-code --write    let a coding agent use posthouse",
-        "posthouse send NAME 'hello'              a message; `posthouse peers` lists the names",
+        "posthouse send NAME 'hello'              a message; for names: posthouse peers",
         "posthouse invite                         the line that lets another host join",
         "posthouse console                        see agents and messages in a browser",
         "posthouse down                           stop what runs",

@@ -73,6 +73,7 @@ def test_up_says_what_runs_where_and_what_to_do_next_and_repeating_it_changes_no
     assert name == f"in the mesh main this host is {host_name()}"
     for command in ("posthouse connect claude-code --write", "posthouse send", "posthouse invite", "posthouse down"):
         assert command in first.stderr
+    assert max(map(len, first.stderr.splitlines())) <= 80, "a terminal is 80 columns wide"
     assert not (server.home / "key.json").exists(), "one identity: the key of the mesh"
     server("send", host_name(), "mail for a person")
     again = server("up")
