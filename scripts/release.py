@@ -9,15 +9,19 @@ that the changelog does not describe is refused. Nothing is uploaded.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from posthouse.model.clock import format_utc
+from posthouse.model.limits import SECOND_NS
 from posthouse.version import __version__
 from scripts.image import BUILDERS, ImageBuilder, ImageError, find_builder
 
@@ -90,9 +94,19 @@ def check_reproducible(wheel: Path) -> None:
 
 
 def bill_of_materials() -> str:
-    """Return the CycloneDX document of the product with all extras; development tools are not in it."""
+    """Return the CycloneDX document of the product with all extras; development tools are not in it.
+
+    uv leaves out the version of the product and makes up a time and a serial number: here they follow from the
+    commit and the content, so that the same tree has the same document.
+    """
     words = ("export", "--quiet", "--frozen", "--format", SBOM_FORMAT, "--extra", "all", "--no-dev")
-    return run(UV, *words, "--preview-features", "sbom-export")
+    document = json.loads(run(UV, *words, "--preview-features", "sbom-export"))
+    product = {"version": __version__, "purl": f"pkg:pypi/posthouse@{__version__}"}
+    document["metadata"]["component"] |= product
+    document["metadata"]["timestamp"] = format_utc(int(commit_time()) * SECOND_NS)
+    del document["serialNumber"]
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(document, sort_keys=True))
+    return json.dumps(document | {"serialNumber": f"urn:uuid:{serial}"}, indent=2) + "\n"
 
 
 def image_requirements() -> str:

@@ -64,6 +64,22 @@ def test_two_agents_exchange_a_message_with_the_base_install(base: Path, tmp_pat
     smoke(base / "bin" / "posthouse", tmp_path / "home")
 
 
+@pytest.mark.parametrize(("example", "extra"), [("pinch_agent", "pinch"), ("cluster", "postgresql")])
+def test_example_that_needs_an_extra_names_it(base: Path, example: str, extra: str) -> None:
+    if example == "cluster" and not list(Path("/usr/lib/postgresql").glob("[0-9]*")):
+        pytest.skip("the example starts Debian's PostgreSQL, which is not installed")
+    done = attempt(base / "bin" / "python", ROOT / "examples" / example / "main.py")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert f"posthouse[{extra}]" in done.stderr
+    assert f"extra `{extra}`" in " ".join((ROOT / "examples" / "README.md").read_text().split())
+
+
+@pytest.mark.parametrize("example", ["team_of_three", "nightly_job", "two_hosts_daemon", "review_pipeline"])
+def test_example_of_a_team_at_work_runs_with_the_base_install(base: Path, tmp_path: Path, example: str) -> None:
+    done = attempt(base / "bin" / "python", ROOT / "examples" / example / "main.py", home=tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+
+
 def find_python(version: str) -> str | None:
     """Return an interpreter that uv finds, or one of pyenv, which hides those that are not chosen."""
     found = attempt(UV, "python", "find", "--no-python-downloads", version)

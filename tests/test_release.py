@@ -57,7 +57,13 @@ def test_bill_of_materials_names_every_library_of_the_product_with_its_version()
     named = {each["name"]: each["version"] for each in document["components"]}
     assert {"aiohttp", "apsw", "pynacl", "pyspark", "psycopg"} <= set(named)
     assert "pytest" not in named
+    product = document["metadata"]["component"]
+    assert (product["name"], product["version"]) == ("posthouse", __version__)
     assert all(each["purl"].startswith("pkg:pypi/") for each in document["components"])
+
+
+def test_bill_of_materials_has_the_same_bytes_when_it_is_made_again() -> None:
+    assert bill_of_materials() == bill_of_materials()
 
 
 def test_notes_are_the_section_of_the_version_and_a_missing_one_is_refused() -> None:

@@ -1,7 +1,8 @@
 """Three relays on one PostgreSQL behind a proxy: messages continue, and locks stay held, when one relay is killed.
 
-Run it with `python examples/cluster/main.py`, which starts a PostgreSQL of its own from Debian's package `postgresql`,
-or with the URL of an empty database: `python examples/cluster/main.py postgresql://USER@HOST/DATABASE`.
+It needs the extra `postgresql`. Run it with `python examples/cluster/main.py`, which starts a PostgreSQL of its own
+from Debian's package `postgresql`, or with the URL of an empty database:
+`python examples/cluster/main.py postgresql://USER@HOST/DATABASE`.
 """
 
 from __future__ import annotations
@@ -82,10 +83,16 @@ def running_relay(folder: Path, store: str, port: int, key: NodeKey) -> Iterator
     keyfile.create(folder / "key.json", key)
     command = [sys.executable, "-m", "posthouse.cli.main", "relay", "up", "--json", "--data-dir", str(folder)]
     own = ["--listen", f"127.0.0.1:{port}", "--store", store, "--advertise", f"http://127.0.0.1:{port}"]
-    with subprocess.Popen([*command, *own], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    log = folder.with_suffix(".log")
+    with (
+        log.open("w") as errors,
+        subprocess.Popen([*command, *own], stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
         try:
             assert process.stdout is not None
-            json.loads(process.stdout.readline())  # the relay says that it is ready
+            if not process.stdout.readline():  # else the relay says that it is ready; why not: an extra may be missing
+                failure = json.loads(log.read_text().splitlines()[-1])
+                sys.exit(f"{failure['detail']}\n{failure['hint']}")
             yield process
         finally:
             process.terminate()

@@ -1,7 +1,7 @@
 """Two Pinch agents on one relay: one writes while the other is offline, and learns that it was read.
 
-Run it with `python examples/pinch_agent/main.py`. The relay is a process of its own, started as
-`posthouse relay up --pinch-host relay.example`; the agents know of it only the wire.
+Run it with `python examples/pinch_agent/main.py`; it needs the extra `pinch`. The relay is a process of its own,
+started as `posthouse relay up --pinch-host relay.example`; the agents know of it only the wire.
 """
 
 from __future__ import annotations
@@ -44,15 +44,21 @@ async def main(url: str) -> None:
 def running_relay(folder: Path) -> Iterator[str]:
     """Run a relay with Pinch on a free port of this machine; yield its URL."""
     command = [sys.executable, "-m", "posthouse.cli.main", "relay", "up", "--listen", "127.0.0.1:0", "--json"]
-    process = subprocess.Popen(
-        [*command, "--data-dir", str(folder), "--pinch-host", RELAY],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    log = folder.with_suffix(".log")
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [*command, "--data-dir", str(folder), "--pinch-host", RELAY],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
     assert process.stdout is not None
     try:
-        yield json.loads(process.stdout.readline())["url"]
+        started = process.stdout.readline()
+        if not started:  # it says why: the extra may be missing
+            failure = json.loads(log.read_text().splitlines()[-1])
+            sys.exit(f"{failure['detail']}\n{failure['hint']}")
+        yield json.loads(started)["url"]
     finally:
         process.terminate()
         process.wait(30)

@@ -25,6 +25,14 @@ def test_fresh_machine_is_healthy_and_gets_a_hint_to_create_a_key(cli: CommandLi
     assert found["sqlite"]["state"] == "ok"
 
 
+def test_changed_settings_are_counted_without_naming_a_file_that_does_not_exist(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTHOUSE_JOURNAL_KEEP_DAYS", "3")
+    text = checks(cli("doctor", "--json"))["settings"]["text"]
+    assert "posthouse config" in text and "config.toml" not in text
+
+
 def test_looking_makes_nothing(cli: CommandLine) -> None:
     cli("doctor")
     assert not cli.home.exists()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,6 +27,30 @@ def test_unknown_command_is_a_usage_error_with_a_suggestion(cli: CommandLine) ->
     assert outcome.out == ""
     assert outcome.err.startswith('error: Unknown command "verson". Did you mean "version"?')
     assert "hint: Run `posthouse --help`" in outcome.err
+
+
+@pytest.mark.parametrize("words", [("--json", "status"), ("--output", "csv", "status"), ("agent", "--json", "ls")])
+def test_option_before_the_command_is_told_where_it_belongs(cli: CommandLine, words: tuple[str, ...]) -> None:
+    outcome = cli(*words)
+    assert outcome.exit == Exit.USAGE
+    assert "stands where a command is expected" in outcome.err and "Write the command first" in outcome.err
+    assert "Did you mean" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("environment", "install"),
+    [
+        ("/home/ann/.local/share/pipx/venvs/posthouse", "pipx install --force"),
+        ("/home/ann/.local/share/uv/tools/posthouse", "uv tool install --force"),
+        ("/home/ann/work/.venv", "pip install"),
+    ],
+)
+def test_missing_extra_is_installed_with_the_program_that_installed_posthouse(
+    monkeypatch: pytest.MonkeyPatch, environment: str, install: str
+) -> None:
+    monkeypatch.setattr(sys, "prefix", environment)
+    hint = exit_codes.extra_hint("console")
+    assert hint == f"Run `{install} 'posthouse[console]'`, or in a checkout `{install} '.[console]'`."
 
 
 def test_unknown_option_names_the_command_to_ask_for_help(cli: CommandLine) -> None:

@@ -310,7 +310,12 @@ def test_command_begins_with_the_signals_and_files_of_a_plain_one(alice: Shell) 
 
 
 @pytest.mark.parametrize(
-    ("tokens", "words"), [(("deploy",), "after `--`"), (("deploy", "--", "/no/such/command"), "cannot be started")]
+    ("tokens", "words"),
+    [
+        (("deploy",), "after `--`"),
+        (("deploy", "--", "/no/such/command"), "cannot be started"),
+        (("deploy", "--", "/no/such/command"), "Check the name of the program"),
+    ],
 )
 def test_run_without_a_command_that_starts_is_a_usage_error(alice: Shell, tokens: tuple[str, ...], words: str) -> None:
     done = alice.run("run", *tokens)

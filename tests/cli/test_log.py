@@ -12,7 +12,7 @@ import structlog
 
 from posthouse.cli.config import load_settings
 from posthouse.cli.log import KEPT, LogFile, log_to_file, log_to_stderr
-from posthouse.cli.options import parse_duration
+from posthouse.cli.options import parse_duration, parse_wait
 from posthouse.model.errors import PosthouseError
 
 
@@ -102,7 +102,7 @@ def fail_with_a_secret() -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("2h", 7200), ("1d", 86400)])
 def test_durations_are_read(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
+    assert parse_duration(text) == parse_wait(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "2", "h", "-2h", "2.5h", "0s", "2 h", "2w", "٢h"])

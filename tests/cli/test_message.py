@@ -158,6 +158,9 @@ def test_invalid_request_is_refused_with_its_code(
     outcome = cli(*tokens, "--mesh", team.mesh, "--key-file", str(team.files["alice"]), "--json")
     assert outcome.exit != Exit.OK
     assert outcome.problem["code"] == code
+    if code == "member_name_unknown":  # it may be an agent: a relay knows hosts only
+        assert f"`posthouse mesh members {team.mesh}`" in outcome.problem["hint"]
+        assert "posthouse up" in outcome.problem["hint"]
 
 
 def test_body_of_several_lines_is_received_as_one_line(team: Team) -> None:

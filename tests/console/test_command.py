@@ -23,11 +23,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @asynccontextmanager
-async def started(home: Path, *words: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, Any]]]:
+async def started(
+    home: Path, *words: str, form: str = "json"
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, Any]]]:
     """Run `posthouse console` and return what it printed."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("POSTHOUSE_")}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "posthouse.cli.main", "console", "--no-browser", "--json", *words,
+        sys.executable, "-m", "posthouse.cli.main", "console", "--no-browser", "--output", form, *words,
         env=inherited | {"POSTHOUSE_HOME": str(home), "PYTHONPATH": str(ROOT / "src")},
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
@@ -36,7 +38,7 @@ async def started(home: Path, *words: str) -> AsyncIterator[tuple[asyncio.subpro
         async with asyncio.timeout(PATIENCE_S * 3):
             line = await process.stdout.readline()
         assert line, (await process.stderr.read()).decode()
-        yield process, json.loads(line)
+        yield process, json.loads(line) if form == "json" else {"text": line.decode()}
     finally:
         if process.returncode is None:
             process.kill()
@@ -51,8 +53,22 @@ async def test_the_command_serves_without_a_daemon_and_ends_with_ctrl_c(tmp_path
             assert "daemon" in page and "No messages between agents in the last hour." in page
             assert "Every queue is empty." in await content(said, "/data/queues")
             process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
             async with asyncio.timeout(PATIENCE_S):
+                printed = (await process.stderr.read()).decode()
                 assert await process.wait() == 0
+            assert printed == "", "a program reads the errors of --json"
+
+
+async def test_people_are_told_that_no_daemon_runs_and_see_no_log(tmp_path: Path) -> None:
+    async with open_house(tmp_path) as house:
+        async with started(make_home(tmp_path), "--relay", house.url, form="table") as (process, said):
+            assert process.stderr is not None and "the console of mesh main" in said["text"]
+            process.send_signal(signal.SIGINT)
+            async with asyncio.timeout(PATIENCE_S):
+                printed = (await process.stderr.read()).decode()
+        assert "no daemon runs on this host" in printed and "`posthouse up`" in printed
+        assert "upstream_lost" not in printed
 
 
 async def test_the_console_waits_for_a_relay_that_is_away(tmp_path: Path) -> None:

@@ -426,3 +426,4 @@ async def test_a_port_in_use_and_a_path_too_long_are_listen_failed(tmp_path: Pat
         with pytest.raises(PosthouseError) as refused:
             await listen_unix(there.server, tmp_path / ("s" * 120))
         assert refused.value.code == "listen_failed"
+        assert "a shorter path" in refused.value.hint, "a socket has no port to change"

@@ -19,7 +19,9 @@ from posthouse.model.errors import error
 if TYPE_CHECKING:
     from posthouse.client.daemon import Agent
 
-Name = Annotated[str, Parameter(help="Name of the agent: a-z, 0-9 and -, at most 32 characters.")]
+Name = Annotated[
+    str, Parameter(completer=complete_agents, help="Name of the agent: a-z, 0-9 and -, at most 32 characters.")
+]
 
 
 def add(

@@ -266,7 +266,8 @@ async def run_program(words: list[str], payload: Any) -> str:
             *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
     except OSError as failure:
-        raise error("usage", text=f"{words[0]} cannot be started: {failure.strerror}") from failure
+        text = f"{words[0]} cannot be started: {failure.strerror}"
+        raise error("usage", text=text, hint="Check the name of the program, and the PATH.") from failure
     try:
         printed, _ = await process.communicate(json.dumps(payload).encode())
     finally:

@@ -119,7 +119,8 @@ def read_settings_file(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as failure:
-        raise error("config_unreadable", path=str(path), reason=str(failure)) from failure
+        reason = failure.strerror if isinstance(failure, OSError) else str(failure)
+        raise error("config_unreadable", path=str(path), reason=reason) from failure
 
 
 _SETTINGS_GROUP = Group("Settings", sort_key=5)

@@ -7,6 +7,7 @@ this user's key. Nothing new listens on a relay or a daemon.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 import webbrowser
@@ -51,6 +52,9 @@ def console(
         posthouse console --port 7430 --no-browser --json
     """
     _require_extra()
+    import structlog
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     asyncio.run(_serve(port, daemon_options, relay_options, output, opens_browser=browser))
 
 
@@ -67,6 +71,7 @@ async def _serve(
 ) -> None:
     from posthouse.cli.trace import bus_steps
     from posthouse.client.daemon import AsyncDaemonClient
+    from posthouse.client.daemon.locate import DaemonState, daemon_state
     from posthouse.console.console_server import ConsoleServer
     from posthouse.console.upstream import Upstream
     from posthouse.model.clock import system_clock
@@ -87,6 +92,8 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     await server.start()
+    if daemon_state(daemon_options.location()) is DaemonState.ABSENT:
+        output.note("no daemon runs on this host: its part of the pages stays empty until `posthouse up` starts it")
     try:
         _announce(server, output, opens_browser=opens_browser)
         if sys.stdin is not None and sys.stdin.isatty():

@@ -185,6 +185,7 @@ def withdraw(
 
 app = noun("outbox", "List the messages sent from this host, requeue them or drop them.")
 app.command(ls, name="list")
+app.command(ls, name="ls", show=False)  # as in the other groups
 app.command(inspect, name="inspect")
 app.command(requeue, name="requeue")
 app.command(drop, name="drop")

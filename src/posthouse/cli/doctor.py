@@ -274,7 +274,7 @@ def check_settings(home: Home) -> Finding:
     except PosthouseError as failure:
         return fail("settings", str(failure), failure.hint)
     changed = sum(value.source is not Source.DEFAULT for value in values)
-    return ok("settings", f"{len(values)}, {changed} of them changed ({home.config})")
+    return ok("settings", f"{len(values)}, {changed} of them changed: see `posthouse config`")
 
 
 def check_environment(home: Home) -> Finding:

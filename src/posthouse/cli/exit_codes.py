@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TextIO
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, UnknownCommandError
 
 from posthouse.cli import overview
 from posthouse.cli.commands import build
@@ -89,9 +89,13 @@ def _report(failure: PosthouseError, tokens: Sequence[str]) -> int:
 def _as_usage(failure: CycloptsError) -> PosthouseError:
     failure.verbose = False
     command = " ".join(["posthouse", *(failure.command_chain or ())])
-    hint = f"Run `{command} --help` to see arguments and examples."
+    text, hint = str(failure).strip(), f"Run `{command} --help` to see arguments and examples."
+    word = failure.unused_tokens[0] if isinstance(failure, UnknownCommandError) and failure.unused_tokens else ""
+    if word.startswith("-"):
+        text = f"the option {word} stands where a command is expected"
+        hint = f"Write the command first, then its options; `{command} --help` lists the commands."
     code = "check_usage" if command.startswith("posthouse check") else "usage"  # its exit codes have other meanings
-    return error(code, text=str(failure).strip(), hint=hint)
+    return error(code, text=text, hint=hint)
 
 
 def _as_refused_file(failure: OSError) -> PosthouseError | None:
@@ -135,8 +139,16 @@ def _as_internal(failure: Exception, tokens: Sequence[str]) -> PosthouseError:
 
 
 def extra_hint(extra: str) -> str:
-    """Return how to install an extra, from an index or in a checkout."""
-    return f"Run `pip install 'posthouse[{extra}]'`, or in a checkout `pip install '.[{extra}]'`."
+    """Return how to install an extra, from an index or in a checkout, with the program that installed posthouse."""
+    install = _install_command(Path(sys.prefix).parts)
+    return f"Run `{install} 'posthouse[{extra}]'`, or in a checkout `{install} '.[{extra}]'`."
+
+
+def _install_command(environment: Sequence[str]) -> str:
+    """Return the command that adds to an environment: pipx and uv keep one for each tool, which pip does not reach."""
+    if "pipx" in environment and "venvs" in environment:
+        return "pipx install --force"
+    return "uv tool install --force" if "uv" in environment and "tools" in environment else "pip install"
 
 
 def _missing_extra(failure: Exception) -> PosthouseError | None:

@@ -17,7 +17,15 @@ from cyclopts.validators import Number
 from posthouse.cli.commands import noun
 from posthouse.cli.completers import complete_members, complete_topics
 from posthouse.cli.direct import THROUGH_DAEMON, DirectReading, receive
-from posthouse.cli.options import DEFAULT_DAEMON, DEFAULT_RELAY, DaemonOptions, RelayOptions, note_membership, with_mesh
+from posthouse.cli.options import (
+    DEFAULT_DAEMON,
+    DEFAULT_RELAY,
+    DaemonOptions,
+    RelayOptions,
+    note_membership,
+    parse_wait,
+    with_mesh,
+)
 from posthouse.cli.output import PLAIN, Output, indented, one_line, short_node, shown_body, table
 from posthouse.model.address import Address
 from posthouse.model.errors import PosthouseError, error
@@ -167,7 +175,14 @@ def mail(
 
 def wait(
     *,
-    timeout: Annotated[float, Parameter(validator=Number(gte=0, lte=86_400), help="Seconds to wait.")] = 60.0,
+    timeout: Annotated[
+        float,
+        Parameter(
+            converter=lambda _type, tokens: parse_wait(tokens[0].value),
+            validator=Number(gte=0, lte=86_400),
+            help="Seconds to wait, or a duration: 90s, 15m, 2h.",
+        ),
+    ] = 60.0,
     peek: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Mark nothing: the next wait shows the mail again.")
     ] = False,

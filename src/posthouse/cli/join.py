@@ -70,6 +70,8 @@ def join(
     before = memberships.remember(given.mesh, Membership(joined["url"], given.relay, joined.get("name")))
     _note_other_relay(given, before, output)
     text = f"joined {given.mesh} as {joined.get('name')} ({joined.get('role')}) on {joined['url']}"
+    if name is not None and joined.get("name") != name:
+        output.note(f"this host was in the mesh {given.mesh} before, as {joined.get('name')}; it keeps that name")
     if no_daemon or has_own_key:
         output.result(joined, text)
         return
@@ -136,7 +138,13 @@ def _redeem(invite: Invite, key: NodeKey, name: str | None, relay_options: Relay
         async with client:
             return await take_name(name, lambda each: client.join(given, each))
 
-    joined = asyncio.run(work())
+    try:
+        joined = asyncio.run(work())
+    except PosthouseError as failure:
+        if failure.code != "relay_key_changed":
+            raise
+        hint = "Another relay made the invite. Check its address, or ask an admin of the mesh for a new invite."
+        raise error(failure.code, hint=hint, **failure.fields) from failure
     home = Pins.of_home()
     home.trust_relay(url.origin, invite.relay)
     if invite.tls is not None:
@@ -225,7 +233,8 @@ def use(
     known = sorted({*joined, *DaemonDirectory(DaemonOptions().root()).meshes()})
     if mesh is not None:
         if mesh not in known:
-            hint = f"This host is in: {', '.join(known) or 'none'}. Join one with `posthouse join`."
+            present = f"This host is in: {', '.join(known)}." if known else "This host is in no mesh yet."
+            hint = f"{present} `posthouse up` sets one up, `posthouse join INVITE` joins one."
             raise error("usage", text=f"this host is not in a mesh {mesh!r}", hint=hint)
         memberships.choose(mesh)
     chosen = memberships.chosen()

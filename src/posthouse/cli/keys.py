@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
+from posthouse.cli.completers import complete_members
 from posthouse.cli.options import (
     DEFAULT_MESH_OPTIONS,
     DEFAULT_RELAY,
@@ -297,7 +298,9 @@ def _since_ns(text: str) -> int:
 
 
 def trust(
-    target: Annotated[str, Parameter(help="A relay (HOST:PORT or URL), or the name of a member.")],
+    target: Annotated[
+        str, Parameter(completer=complete_members, help="A relay (HOST:PORT or URL), or the name of a member.")
+    ],
     /,
     *,
     node: Annotated[str | None, Parameter(help="The node id to pin. Default: the one it has now.")] = None,

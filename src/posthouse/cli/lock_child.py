@@ -43,7 +43,8 @@ async def run_command(command: Sequence[str], resource: str, token: int, *, grac
             raise
     failure = os.read(failures, 16)  # does not block: the other end was closed when the command began, or ended
     if failure:
-        raise error("usage", text=f"{command[0]} cannot be started: {os.strerror(int(failure))}")
+        text = f"{command[0]} cannot be started: {os.strerror(int(failure))}"
+        raise error("usage", text=text, hint="Check the name of the program, and the PATH.")
     return code if code >= 0 else 128 - code
 
 

@@ -295,12 +295,18 @@ def parse_meta(text: str | None, option: str = "--meta") -> dict[str, Any] | Non
 
 
 _DURATION = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[smhd])")
+_SECONDS_ONLY = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def parse_duration(text: str) -> float:
+def parse_duration(text: str, *, hint: str = "Give a number and a unit: 90s, 15m, 2h, 1d.") -> float:
     """Return the seconds of a text such as 15m, or raise a usage error."""
     found = _DURATION.fullmatch(text)
     if found is None or not int(found["number"]):
-        raise error("usage", text=f"{text!r} is not a duration", hint="Give a number and a unit: 90s, 15m, 2h, 1d.")
+        raise error("usage", text=f"{text!r} is not a duration", hint=hint)
     return float(int(found["number"]) * _SECONDS[found["unit"]])
+
+
+def parse_wait(text: str) -> float:
+    """Return the seconds of a time to wait: a plain number counts seconds, 10s and 5m have a unit."""
+    return float(text) if _SECONDS_ONLY.fullmatch(text) else parse_duration(text)

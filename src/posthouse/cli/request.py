@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from posthouse.cli.completers import complete_recipients
-from posthouse.cli.options import DEFAULT_RELAY, ActingAgent, DaemonOptions, RelayOptions, parse_duration
+from posthouse.cli.completers import complete_meshes, complete_recipients
+from posthouse.cli.options import DEFAULT_RELAY, ActingAgent, DaemonOptions, RelayOptions, parse_wait
 from posthouse.cli.output import PLAIN, Output, shown_body
 from posthouse.cli.send import Text, as_daemon, has_daemon, read_message, refuse_without_daemon
 
@@ -41,7 +41,10 @@ def request(
     client_message_id: Annotated[
         str | None, Parameter(name="--id", group=_GROUP, help="Your own id: the same id and message is one request.")
     ] = None,
-    mesh: Annotated[str | None, Parameter(help="Mesh to use. Default: the one chosen with `posthouse use`.")] = None,
+    mesh: Annotated[
+        str | None,
+        Parameter(completer=complete_meshes, help="Mesh to use. Default: the one chosen with `posthouse use`."),
+    ] = None,
     directory: Annotated[Path | None, Parameter(name="--dir", help="Directory of the daemon.")] = None,
     agent: ActingAgent = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
@@ -55,7 +58,7 @@ def request(
         posthouse request bob "are you there?" --timeout 10s --json
         git diff | posthouse request reviewer@desk - --queue --timeout 1h
     """
-    timeout_s, text = parse_duration(timeout), read_message(message)
+    timeout_s, text = parse_wait(timeout), read_message(message)
     options: dict[str, Any] = {"queue": queue, "client_message_id": client_message_id}
 
     def on_answer(answer: Answer) -> None:

@@ -80,8 +80,9 @@ def release(
     """
     with daemon_options.client() as daemon:
         ended = daemon.release(*(str(path.absolute()) for path in paths), is_forced=force)
-    text = "\n".join(f"{each.path} is free" for each in ended) or "nothing was reserved there"
-    output.result({"items": ended}, text)
+    text = "\n".join(f"{each.path} is free" for each in ended)
+    nothing = "you had reserved nothing there; `posthouse reserve` lists what is held"
+    output.result({"items": ended}, text or nothing)
 
 
 def _table(held: Sequence[Reservation]) -> RenderableType:

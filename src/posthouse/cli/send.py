@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from posthouse.cli.completers import complete_meshes, complete_recipients
+from posthouse.cli.completers import complete_members, complete_meshes, complete_recipients
 from posthouse.cli.direct import WITHOUT_DAEMON, Direct
 from posthouse.cli.options import (
     DEFAULT_RELAY,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _GROUP = Group("Message", sort_key=3)
+_UNTIL_HINT = "Give a time such as 2026-01-31T18:00:00Z, or a duration such as 2h."
 _MANY = Parameter(negative=(), show_default=False)
 #: The text of a message, as an argument.
 Text = Annotated[str, Parameter(allow_leading_hyphen=True, help="The text; `-` reads it from stdin.")]
@@ -61,7 +62,9 @@ class MessageFlags:
     ] = None
     meta: Annotated[str | None, Parameter(help="A JSON object sent along unencrypted.")] = None
     reply_to: Annotated[str | None, Parameter(help="Event id of the message this one answers.")] = None
-    mention: Annotated[tuple[str, ...], _MANY, Parameter(help="A member to mention. Repeatable.")] = ()
+    mention: Annotated[
+        tuple[str, ...], _MANY, Parameter(completer=complete_members, help="A member to mention. Repeatable.")
+    ] = ()
     client_message_id: Annotated[
         str | None,
         Parameter(name="--id", help="Your own id: a retry with the same id and message is not delivered twice."),
@@ -116,7 +119,7 @@ class MessageFlags:
             return None
         if "-" in given:
             return format_utc(_parse_time(given))
-        duration_s = parse_duration(given)
+        duration_s = parse_duration(given, hint=_UNTIL_HINT)
         if self.client_message_id is not None:
             hint = "A duration counts from each call, so a retry with the same id would be another message."
             raise error("usage", text="with --id, --valid-until must be a time: 2026-01-31T18:00:00Z", hint=hint)
@@ -127,8 +130,7 @@ def _parse_time(text: str) -> int:
     try:
         return parse_utc(text)
     except PosthouseError as invalid:
-        hint = "Give a time such as 2026-01-31T18:00:00Z, or a duration such as 2h."
-        raise error("usage", text=f"--valid-until: {invalid}", hint=hint) from invalid
+        raise error("usage", text=f"--valid-until: {invalid}", hint=_UNTIL_HINT) from invalid
 
 
 #: The default of every command's `flags`.

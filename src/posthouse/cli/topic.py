@@ -116,3 +116,4 @@ app.command(former_post, name="post", show=False)
 app.command(subscribe, name="subscribe")
 app.command(unsubscribe, name="unsubscribe")
 app.command(ls, name="list")
+app.command(ls, name="ls", show=False)  # as in the other groups

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from posthouse.cli.completers import complete_meshes
 from posthouse.cli.config import Settings, find_home, load_settings, setting_tokens
 from posthouse.cli.join import mesh_directory, require_private_home, start_and_prove, take_name
 from posthouse.cli.mesh_invites import ONE_MEMBER, InviteOptions
@@ -27,7 +28,7 @@ from posthouse.cli.output import PLAIN, Output
 from posthouse.model.clock import system_clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import SECOND_NS
-from posthouse.model.node import DEFAULT_MESH
+from posthouse.model.node import DEFAULT_MESH, validate_member_name
 
 if TYPE_CHECKING:
     from posthouse.client import Client
@@ -60,7 +61,12 @@ def up(
         posthouse up --listen 127.0.0.1:7420 --json
     """
     from posthouse.cli.daemon_start import daemon_pid
+    from posthouse.relay.listen import parse_listen
 
+    if name is not None:
+        validate_member_name(name)
+    if listen is not None:
+        parse_listen(listen)
     require_private_home()
     other = None if listen is not None else other_relay()
     is_proved = daemon_pid(DEFAULT_DAEMON) is not None
@@ -71,6 +77,8 @@ def up(
 
         mesh = default_mesh()
         joined = Memberships.of_home().get(mesh)
+        if name is not None and joined is not None and joined.name != name:
+            output.note(f"this host joined {mesh} as {joined.name} and keeps that name; an admin can change it")
         started = {
             "relay": None,
             "mesh": mesh,
@@ -120,7 +128,7 @@ def next_steps(*, is_member: bool = True) -> list[str]:
         return ["posthouse join 'INVITE'                  join the mesh with an invite of one of its admins"]
     return [
         "posthouse connect claude-code --write    let a coding agent use posthouse",
-        "posthouse send NAME 'hello'              a message; `posthouse peers` lists the names",
+        "posthouse send NAME 'hello'              a message; for names: posthouse peers",
         "posthouse invite                         the line that lets another host join",
         "posthouse console                        see agents and messages in a browser",
         "posthouse down                           stop what runs",
@@ -213,10 +221,12 @@ def _certificate_settings(values: Settings, directory: Path) -> dict[str, Any]:
 
 
 def _make_first_certificate(cert: Path, key: Path) -> None:
+    from posthouse.cli.exit_codes import extra_hint
+
     try:
         make_certificate(cert, key)
     except ModuleNotFoundError as missing:
-        hint = "Run `pip install 'posthouse[ssh]'`, or give a certificate: relay.tls_cert and relay.tls_key."
+        hint = f"{extra_hint('ssh')} Or give a certificate: relay.tls_cert and relay.tls_key."
         raise error("extra_missing", library="cryptography", hint=hint) from missing
 
 
@@ -336,7 +346,9 @@ def _ensure_member(origin: str, relay_node: str, name: str | None) -> str:
 
 
 def invite(
-    mesh: Annotated[str | None, Parameter(help="Name of the mesh. Default: the chosen one.")] = None,
+    mesh: Annotated[
+        str | None, Parameter(completer=complete_meshes, help="Name of the mesh. Default: the chosen one.")
+    ] = None,
     /,
     *,
     invite_options: InviteOptions = ONE_MEMBER,

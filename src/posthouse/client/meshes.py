@@ -219,7 +219,8 @@ class Meshes:
                 if member.pinned is not None:
                     raise member_key_changed(mesh, name, member.pinned, member.node)
                 return member.node
-        raise error("member_name_unknown", name=name, mesh=mesh)
+        hint = f"`posthouse mesh members {mesh}` lists the hosts. Mail for agents needs the daemon: `posthouse up`."
+        raise error("member_name_unknown", name=name, mesh=mesh, hint=hint)
 
     async def trust_member(self, mesh: str, name: str) -> tuple[str | None, str]:
         """Pin the current key of a member name; return the key pinned before, if any, and the new one."""

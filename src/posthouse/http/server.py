@@ -314,7 +314,8 @@ async def listen_unix(server: HttpServer, path: Path) -> asyncio.Server:
     """Listen on a Unix socket that has its private mode before it listens. Raises listen_failed."""
     if len(os.fsencode(path)) > _SOCKET_PATH_MAX_BYTES:
         reason = f"its path is longer than {_SOCKET_PATH_MAX_BYTES} bytes"
-        raise error("listen_failed", listen=str(path), reason=reason)
+        hint = "Choose a directory with a shorter path: POSTHOUSE_HOME, or `--dir` for a daemon."
+        raise error("listen_failed", listen=str(path), reason=reason, hint=hint)
     bound = _bind_unix(path)
     try:
         return await asyncio.get_running_loop().create_unix_server(server, sock=bound, backlog=_BACKLOG)

@@ -68,6 +68,11 @@ def test_recipients_are_agents_hosts_and_topics(host: Machine, script: Path) -> 
     ("words", "name"),
     [
         (("inbox", "--agent", ""), "claude"),
+        (("agent", "retire", ""), "claude"),
+        (("agent", "rename", ""), "claude"),
+        (("trust", ""), host_name()),
+        (("send", "claude", "hello", "--mention", ""), host_name()),
+        (("invite", ""), "main"),
         (("agent", "pause", ""), "claude"),
         (("topic", "subscribe", "bu"), "builds.main"),
         (("lock", "release", "dep"), "deploy/prod"),

@@ -73,6 +73,7 @@ def test_up_says_what_runs_where_and_what_to_do_next_and_repeating_it_changes_no
     assert name == f"in the mesh main this host is {host_name()}"
     for command in ("posthouse connect claude-code --write", "posthouse send", "posthouse invite", "posthouse down"):
         assert command in first.stderr
+    assert max(map(len, first.stderr.splitlines())) <= 80, "a terminal is 80 columns wide"
     assert not (server.home / "key.json").exists(), "one identity: the key of the mesh"
     server("send", host_name(), "mail for a person")
     again = server("up")
@@ -210,7 +211,15 @@ def kill_and_wait(pid: int) -> None:
 def test_host_name_that_no_mesh_takes_is_refused_with_the_rule(server: Machine) -> None:
     refused = server.refusal("up", "--name", "my host")
     assert (refused["code"], "letters, digits" in refused["hint"]) == ("member_name_invalid", True)
+    assert not server.home.exists(), "what is invalid is refused before anything starts"
     assert server("up", "--name", "my-host")["name"] == "my-host"
+
+
+@pytest.mark.parametrize("listen", ["laptop", "7420", "127.0.0.1:99999"])
+def test_address_that_up_cannot_listen_on_is_refused_before_anything_starts(server: Machine, listen: str) -> None:
+    refused = server.refusal("up", "--listen", listen)
+    assert (refused["code"], "HOST:PORT" in refused["hint"]) == ("listen_invalid", True)
+    assert not server.home.exists()
 
 
 def test_relay_that_up_has_started_is_named_to_the_one_who_starts_another(server: Machine) -> None:
@@ -330,6 +339,20 @@ def test_token_is_replaced_for_a_daemon_that_runs(laptop: Machine) -> None:
 def test_mesh_that_was_never_joined_cannot_be_chosen(laptop: Machine) -> None:
     done = laptop.run("use", "nowhere")
     assert done.returncode == Exit.USAGE and "posthouse join" in done.stderr
+    assert "in no mesh yet" in done.stderr
+
+
+def test_join_names_its_mistakes_and_a_host_keeps_its_name(server: Machine, laptop: Machine) -> None:
+    server("up", "--name", "server")
+    invite = server("invite")["invite"]
+    relay = parse_invite(invite).relay
+    refused = laptop.refusal("join", invite.replace(relay, f"ed25519:{'0' * 64}"), "--name", "laptop")
+    assert (refused["code"], "new invite" in refused["hint"]) == ("relay_key_changed", True)
+    assert laptop("join", invite, "--name", "laptop")["name"] == "laptop"
+    for words in (("join", invite), ("up",)):
+        again = laptop.run(*words, "--name", "desk", options=())
+        assert again.returncode == 0, again.stderr
+        assert "laptop" in again.stdout and "keeps that name" in again.stderr
 
 
 def test_joining_again_passes_over_no_unread_mail_and_acts_for_the_host(server: Machine, laptop: Machine) -> None:

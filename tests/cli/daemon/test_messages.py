@@ -105,6 +105,15 @@ def test_same_id_and_message_is_sent_once_and_another_message_is_refused(
 def test_unknown_recipient_is_refused(cli: CommandLine, hosts: Hosts, to: str, code: str) -> None:
     refused = cli("send", to, "x", "--dir", str(hosts.alice.directory), "--json")
     assert (refused.exit, refused.problem["code"]) == (Exit.REFUSED, code)
+    if code == "topic_unknown":
+        assert "`posthouse topic create nowhere`" in refused.problem["hint"]
+
+
+def test_time_to_wait_is_in_seconds_or_has_a_unit(bob: Run, cli: CommandLine) -> None:
+    for given in ("0", "0.5", "1s"):
+        assert "items" in bob("inbox", "wait", "--peek", "--timeout", given)
+    refused = cli("inbox", "wait", "--timeout", "soon", "--json")
+    assert (refused.exit, "90s" in refused.problem["hint"]) == (Exit.USAGE, True)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +124,11 @@ def test_message_that_says_nothing_is_a_usage_error(cli: CommandLine, command: t
     refused = cli(*command, text, "--json")
     assert (refused.exit, refused.problem["detail"]) == (Exit.USAGE, "the message is empty")
     assert "stdin" in refused.problem["hint"]
+
+
+def test_time_in_words_is_refused_with_both_forms(cli: CommandLine, hosts: Hosts) -> None:
+    refused = cli("send", "bob", "x", "--valid-until", "tomorrow", "--dir", str(hosts.alice.directory), "--json")
+    assert refused.exit == Exit.USAGE and "2026-01-31T18:00:00Z" in refused.problem["hint"]
 
 
 def test_message_is_valid_for_a_duration_from_now(cli: CommandLine, hosts: Hosts, alice: Run, bob: Run) -> None:
@@ -143,6 +157,7 @@ def test_topic_message_reaches_subscribers(alice: Run, bob: Run) -> None:
     alice("topic", "create", "builds.main")
     bob("topic", "subscribe", "builds.>")
     listed = bob("topic", "list")
+    assert bob("topic", "ls") == listed, "as in the other groups"
     assert ("builds.main" in listed["topics"], listed["subscriptions"]) == (True, ["builds.>"])
     alice("send", "#builds.main", "green")
     (item,) = bob("inbox", "wait", "--timeout", "30")["items"]

@@ -87,6 +87,14 @@ def test_agent_reserves_lists_and_releases(desk: Desk) -> None:
     assert items(desk("ben", "reserve", "src", "--json"))
 
 
+def test_person_who_has_reserved_a_file_is_no_address_to_write_to(desk: Desk) -> None:
+    items(desk("", "reserve", "notes.txt", "--json"))
+    refused = desk("ann", "reserve", "notes.txt")
+    assert "a person has reserved" in refused.err and "posthouse send" not in refused.err
+    assert "you had reserved nothing there" in desk("ann", "release", "notes.txt").out
+    assert items(desk("", "release", "notes.txt", "--json"))
+
+
 def test_check_refuses_an_agent_and_only_warns_a_person(desk: Desk) -> None:
     desk("ann", "reserve", "src", "--note", "refactor")
     desk.stage("src/a.py")

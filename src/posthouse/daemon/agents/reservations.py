@@ -100,9 +100,11 @@ def find_conflict(path: str, agent: str, *, is_shared: bool, reservations: Itera
 
 
 def conflict_error(path: str, held: Reservation, clock: Clock) -> PosthouseError:
-    """Return the refusal that names the holder."""
+    """Return the refusal that names the holder; only an agent has an address to ask at."""
+    hint = None if held.agent else "Work on other files, or wait; `posthouse reserve` lists what is held."
     return error(
         "reservation_conflict",
+        hint=hint,
         path=path,
         held=held.path,
         holder=held.holder,

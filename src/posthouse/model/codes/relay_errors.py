@@ -429,7 +429,7 @@ _MESHES: tuple[ErrorSpec, ...] = (
         "topic_unknown",
         404,
         "there is no topic {topic!r} in the mesh {mesh!r}",
-        "Create the topic before you post to it.",
+        "Create it first: `posthouse topic create {topic}`.",
     ),
     ErrorSpec(
         "mesh_row_limit",
