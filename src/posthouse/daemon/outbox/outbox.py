@@ -111,7 +111,10 @@ class Outbox:
 
     async def claim(self, destination: str, limit: int) -> list[Claimed]:
         """Claim the oldest pending rows of a destination for sending."""
-        return await self.store.writer.run(lambda tx: transitions.claim_rows(tx, destination, limit, self._mesh))
+        # usually one row, whose sender and reader wait for it; of a backlog, few claims are not part of `settle`
+        return await self.store.writer.run(
+            lambda tx: transitions.claim_rows(tx, destination, limit, self._mesh), is_short=True
+        )
 
     async def settle(self, outcomes: Sequence[SendOutcome], destination: str, limit: int) -> list[Claimed]:
         """Write the outcomes of claimed rows, and claim the next rows of their destination in the same commit."""
