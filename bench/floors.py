@@ -196,7 +196,6 @@ class OutboxFloor:
         execute(JOURNAL.append, (next(self._seq), now_ns, "outbox.queued", _MESH, None, row_id, body))
         row = (row_id, row_id, b"f" * 32, row_id, self._event, "#floor", "", "", None, now_ns, len(self._event))
         execute(SQL.insert_row, row)
-        execute(SQL.add_state, (1, 0, len(self._event)))
         execute("COMMIT")
 
 

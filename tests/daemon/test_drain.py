@@ -32,6 +32,18 @@ async def test_messages_of_one_destination_arrive_in_the_order_they_were_accepte
     assert await bob.until_bodies(200) == expected
 
 
+async def test_lone_message_takes_three_commits(alice: Host) -> None:
+    """One accepts it, one claims it, one settles it and finds that nothing else waits."""
+    await alice.send(READER, "first", client_message_id="first")
+    await alice.until_status("first", "done")
+    await until(lambda: not alice.mesh.drain._tasks)
+    before = alice.mesh.outbox.store.statistics()["batches"]
+    await alice.send(READER, "lone", client_message_id="lone")
+    await alice.until_status("lone", "done")
+    await until(lambda: not alice.mesh.drain._tasks)
+    assert alice.mesh.outbox.store.statistics()["batches"] - before == 3
+
+
 async def test_rows_accepted_while_the_relay_is_away_are_sent_when_it_is_back(house: House, alice: Host) -> None:
     await house.down()
     await until(lambda: not alice.mesh.uplink.is_up)

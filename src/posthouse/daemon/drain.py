@@ -167,11 +167,12 @@ class Drain:
 
     async def _run(self, destination: str) -> None:
         failures = 0
-        rows: list[Claimed] = []
+        #: None: not claimed yet
+        rows: list[Claimed] | None = None
         loop = asyncio.get_running_loop()
         lane = self.lanes.get(destination)
         while True:
-            if not rows:
+            if rows is None or (not rows and destination in self._woken):
                 await (lane or self._gate).wait_sending()
                 self._woken.discard(destination)
                 rows = await self._claim(destination)
@@ -194,8 +195,11 @@ class Drain:
 
     async def _send_frame(
         self, destination: str, lane: Lane | None, rows: Sequence[Claimed], failures: int
-    ) -> tuple[int, list[Claimed]]:
-        """Send rows and settle them; return the number of frames in a row without progress, and the next rows."""
+    ) -> tuple[int, list[Claimed] | None]:
+        """Send rows and settle them; return the number of frames in a row without progress, and the next rows.
+
+        None instead of rows: there was a refusal, or no connection, so none were claimed.
+        """
         submit, gate = (self._submit, self._gate) if lane is None else (lane.submit, lane)
         fresh, outcomes = self._split_expired(rows)
         answers = await self._submit_traced(submit, [decode_event(row.event) for row in fresh]) if fresh else []
@@ -207,13 +211,14 @@ class Drain:
         next_ns = self._clock.wall_ns() + round(delay_s * SECOND_NS)
         for row, answer, outcome in zip(fresh, answers, final, strict=True):
             outcomes.append(outcome or _deferred(row, answer, next_ns))
-        following = await self._settle(outcomes, destination, 0 if refusal or not gate.may_send else FRAME_ROWS)
+        claims_next = refusal is None and gate.may_send
+        following = await self._settle(outcomes, destination, FRAME_ROWS if claims_next else 0)
         self._notify(outcomes)
         if destination.startswith(TOPIC_MARK):
             self.on_posted()
         if delay_s and gate.may_send:  # without a connection, the next one ends the wait
             await asyncio.sleep(delay_s)
-        return failures, following
+        return failures, following if claims_next else None
 
     async def _submit_traced(self, submit: Submit, events: Sequence[Event]) -> list[Published | PosthouseError]:
         """Submit events, and record how long each traced one took."""

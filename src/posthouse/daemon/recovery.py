@@ -84,7 +84,9 @@ def _has_outbox(db: apsw.Connection) -> bool:
 
 
 def _counter_damage(db: apsw.Connection) -> list[str]:
-    counted, kept = db.execute(SQL.count_all).fetchone(), db.execute(SQL.read_state).fetchone()
+    is_current = db.execute("SELECT 1 FROM pragma_table_info('outbox_state') WHERE name = 'counted_through'").get
+    kept = db.execute(SQL.read_state if is_current else SQL.read_older_state).fetchone()
+    counted = db.execute(SQL.count_all).fetchone()
     return [] if counted == kept else [f"its counters say {kept}, its rows {counted}"]
 
 
@@ -152,8 +154,7 @@ def _insert_all(tx: JournalTransaction, rows: Mapping[int, _Row]) -> None:
     for row in ordered:
         status = "pending" if row["status"] == "inflight" else row["status"]
         tx.db.execute(SQL.insert_everything, {**_LATER_COLUMNS, **row, "status": status})
-    counts: Any = tx.db.execute(SQL.count_all).fetchone()
-    tx.db.execute(SQL.add_state, counts)
+    tx.db.execute(SQL.recount)
     # without a record of their queueing, the audit would report the rows
     known = [{"id": row["id"], "status": row["status"]} for row in ordered]
     tx.append("journal.snapshot", ref="0", body={"through_seq": 0, "state": {"outbox": {"rows": known}}})

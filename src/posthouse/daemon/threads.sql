@@ -15,8 +15,13 @@ SELECT coalesce(broker_message_id, event_id), reply_to_id, enqueued_at_ns, from_
        confirmed_at_ns, read_at_ns, rejected_at_ns, not_queued
 FROM outbox
 WHERE status <> 'aborted'
-  AND (event_id IN (SELECT value FROM json_each(:ids)) OR reply_to_id IN (SELECT value FROM json_each(:ids))
-       OR (broker_message_id <> event_id AND broker_message_id IN (SELECT value FROM json_each(:ids))))
+  AND position IN (
+      SELECT position FROM outbox WHERE status <> 'pending' AND event_id IN (SELECT value FROM json_each(:ids))
+      UNION ALL SELECT position FROM outbox INDEXED BY outbox_pending
+                WHERE status = 'pending' AND event_id IN (SELECT value FROM json_each(:ids))
+      UNION ALL SELECT position FROM outbox WHERE reply_to_id IN (SELECT value FROM json_each(:ids))
+      UNION ALL SELECT position FROM outbox
+                WHERE broker_message_id <> event_id AND broker_message_id IN (SELECT value FROM json_each(:ids)))
 
 -- :name newest_received
 SELECT message_id, received_at_ns FROM inbox WHERE received_at_ns < ? ORDER BY received_at_ns DESC LIMIT ?

@@ -15,7 +15,6 @@ import asyncio
 import gc
 import io
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -54,8 +53,9 @@ class Outlet:
         self.written = 0
         self._held = 0
         self._held_since_s = float("inf")
-        #: (bytes written so far, when), oldest first, for writes that may be unsent
-        self._marks: deque[tuple[int, float]] = deque()
+        #: (bytes written so far, when), oldest first, for writes that may be unsent. A list, because an empty deque
+        #: takes 0.7 KB of each idle connection.
+        self._marks: list[tuple[int, float]] = []
         #: the account's figure for this connection: at least what is unsent and held
         self.counted = 0
 
@@ -130,8 +130,10 @@ class Outlet:
     def _drop_marks(self, unsent: int) -> None:
         """Drop the marks of bytes that were sent."""
         sent = self.written - unsent
-        while self._marks and (not unsent or self._marks[0][0] <= sent):
-            self._marks.popleft()
+        count = 0
+        while count < len(self._marks) and (not unsent or self._marks[count][0] <= sent):
+            count += 1
+        del self._marks[:count]
 
     def _mark(self) -> None:
         now_s = self._account.now_s()

@@ -35,6 +35,7 @@ from posthouse.model.limits import SAFE_INTEGER_MAX
 from posthouse.model.outbox_rules import AcceptAction, AcceptOutcome
 
 CHAIN_MAX = 1_000  # rows shown of one chain of requeues
+_HAS_ID = f"position IN ({SQL.position_of_id})"
 
 
 class OutboxFilter(NamedTuple):
@@ -110,7 +111,10 @@ class Outbox:
 
     async def claim(self, destination: str, limit: int) -> list[Claimed]:
         """Claim the oldest pending rows of a destination for sending."""
-        return await self.store.writer.run(lambda tx: transitions.claim_rows(tx, destination, limit, self._mesh))
+        # usually one row, whose sender and reader wait for it; of a backlog, few claims are not part of `settle`
+        return await self.store.writer.run(
+            lambda tx: transitions.claim_rows(tx, destination, limit, self._mesh), is_short=True
+        )
 
     async def settle(self, outcomes: Sequence[SendOutcome], destination: str, limit: int) -> list[Claimed]:
         """Write the outcomes of claimed rows, and claim the next rows of their destination in the same commit."""
@@ -246,16 +250,16 @@ def read_depth(db: apsw.Connection) -> Depth:
 
 def find_row(db: apsw.Connection, key: str, agent: str = DEFAULT_INBOX) -> OutboxRow | None:
     """Return a row by its id, client_message_id or (part of the) message id; the agent's own, else the newest."""
-    order = "ORDER BY from_agent = ? DESC, position DESC LIMIT 1"
-    first_id = "broker_message_id <> event_id AND broker_message_id"
-    for column in ("id", "client_message_id", "event_id", first_id):
-        found: Any = db.execute(f"{SQL.columns} WHERE {column} = ? {order}", (key, agent)).fetchone()
+    of_client = "client_message_id = :id ORDER BY from_agent = :agent DESC, position DESC LIMIT 1"
+    for condition in (_HAS_ID, of_client, f"position IN ({SQL.position_of_message})"):
+        given = {"id": key, "agent": agent, "message_id": key}
+        found: Any = db.execute(f"{SQL.columns} WHERE {condition}", given).fetchone()
         if found is not None:
             return OutboxRow(*found)
     if not is_short_event_id(key):
         return None
-    condition = f"event_id BETWEEN ?1 AND ?2 OR {first_id} BETWEEN ?1 AND ?2"
-    rows: Any = db.execute(f"{SQL.columns} WHERE {condition} LIMIT 2", (key, key + "g")).fetchall()
+    condition = f"position IN ({SQL.positions_of_short_id})"
+    rows: Any = db.execute(f"{SQL.columns} WHERE {condition}", {"first": key, "last": key + "g"}).fetchall()
     if len(rows) > 1:
         raise error("id_ambiguous", id=key)
     return OutboxRow(*rows[0]) if rows else None
@@ -268,7 +272,7 @@ def list_rows(db: apsw.Connection, wanted: OutboxFilter) -> list[OutboxRow]:
         ("position < ?", wanted.before),
         ("enqueued_at_ns >= ?", wanted.since_ns or None),
         ("enqueued_at_ns < ?", wanted.until_ns),
-        ("status = ?", wanted.status),
+        ("status = ?" if wanted.status == "pending" else "status = ? AND status <> 'pending'", wanted.status),
         ("destination = ?", wanted.destination),
         ("to_agent = ?", wanted.to_agent),
         ("from_agent = ?", wanted.from_agent),
@@ -289,7 +293,7 @@ def chain_of(db: apsw.Connection, row: OutboxRow) -> list[OutboxRow]:
             break
         chain.insert(0, OutboxRow(*found))
     while len(chain) < CHAIN_MAX and chain[-1].superseded_by is not None:
-        found = db.execute(f"{SQL.columns} WHERE id = ?", (chain[-1].superseded_by,)).fetchone()
+        found = db.execute(f"{SQL.columns} WHERE {_HAS_ID}", {"id": chain[-1].superseded_by}).fetchone()
         if found is None:
             break
         chain.append(OutboxRow(*found))

@@ -1,3 +1,6 @@
+-- The indexes by id, event and status have only the rows that are not pending: a statement that shall use one of them
+-- says `status <> 'pending'`, even beside `status = 'done'`, because SQLite does not conclude it.
+
 -- :name by_client_id
 SELECT status, request_fingerprint, broker_message_id, history_id, last_error, id, event_id
 FROM outbox WHERE client_message_id = ? AND from_agent = ?
@@ -8,16 +11,36 @@ INSERT INTO outbox (id, client_message_id, request_fingerprint, event_id, event,
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?)
 
 -- :name read_state
+-- the few newest rows are not counted in the row of counters, see count_new
+SELECT pending + new_rows, inflight, bytes + new_bytes
+FROM outbox_state, (SELECT count(*) AS new_rows, coalesce(sum(payload_bytes), 0) AS new_bytes FROM outbox
+                    WHERE position > (SELECT counted_through FROM outbox_state))
+
+-- :name read_older_state
+-- of an outbox whose counters count every row
 SELECT pending, inflight, bytes FROM outbox_state
 
 -- :name add_state
 UPDATE outbox_state SET pending = pending + ?, inflight = inflight + ?, bytes = bytes + ?
 
+-- :name count_new
+UPDATE outbox_state SET (pending, bytes, counted_through) = (
+    SELECT outbox_state.pending + count(*), outbox_state.bytes + coalesce(sum(payload_bytes), 0),
+           coalesce(max(position), outbox_state.counted_through)
+    FROM outbox WHERE position > outbox_state.counted_through)
+
+-- :name recount
+UPDATE outbox_state SET (pending, inflight, bytes, counted_through) = (
+    SELECT coalesce(sum(status = 'pending'), 0), coalesce(sum(status = 'inflight'), 0),
+           coalesce(sum(length(event)), 0), coalesce(max(position), 0) FROM outbox)
+
 -- :name open_destinations
-SELECT DISTINCT destination FROM outbox WHERE status IN ('pending', 'inflight')
+SELECT destination FROM outbox WHERE status = 'pending'
+UNION SELECT destination FROM outbox WHERE status = 'inflight' AND status <> 'pending'
 
 -- :name oldest_pending
-SELECT enqueued_at_ns FROM outbox WHERE status = 'pending' ORDER BY position LIMIT 1
+SELECT enqueued_at_ns FROM outbox
+WHERE position = (SELECT min(position) FROM outbox INDEXED BY outbox_pending WHERE status = 'pending')
 
 -- :name claimable
 SELECT position, id, client_message_id, event, enqueued_at_ns, attempts, last_error, from_agent
@@ -48,30 +71,45 @@ UPDATE OR IGNORE outbox SET from_agent = ? WHERE from_agent = ?
 -- :name mark_given
 UPDATE outbox SET own_post = 'given' WHERE position = ?
 
--- :name id_of_message
-SELECT id FROM outbox
-WHERE event_id = :message_id OR (broker_message_id = :message_id AND broker_message_id <> event_id)
+-- :name position_of_id
+SELECT position FROM outbox WHERE id = :id AND status <> 'pending'
+UNION ALL SELECT position FROM outbox INDEXED BY outbox_pending WHERE id = :id AND status = 'pending'
+
+-- :name position_of_message
+-- a pending row last: only what waits to be sent again can have an outcome
+SELECT position FROM outbox WHERE event_id = :message_id AND status <> 'pending'
+UNION ALL SELECT position FROM outbox WHERE broker_message_id = :message_id AND broker_message_id <> event_id
+UNION ALL SELECT position FROM outbox INDEXED BY outbox_pending WHERE event_id = :message_id AND status = 'pending'
+LIMIT 1
+
+-- :name positions_of_short_id
+SELECT position FROM outbox WHERE event_id BETWEEN :first AND :last AND status <> 'pending'
+UNION SELECT position FROM outbox
+      WHERE broker_message_id BETWEEN :first AND :last AND broker_message_id <> event_id
+UNION SELECT position FROM outbox INDEXED BY outbox_pending
+      WHERE event_id BETWEEN :first AND :last AND status = 'pending'
+LIMIT 2
+
+-- :name id_of_position
+SELECT id FROM outbox WHERE position = ?
 
 -- :name without_outcome
 SELECT coalesce(broker_message_id, event_id) FROM outbox
-WHERE status = 'done' AND history_id IS NOT NULL AND destination NOT GLOB '#*'
+WHERE status = 'done' AND status <> 'pending' AND history_id IS NOT NULL AND destination NOT GLOB '#*'
   AND read_at_ns IS NULL AND rejected_at_ns IS NULL
 ORDER BY position DESC LIMIT ?
 
 -- :name note_confirmed
 UPDATE outbox SET confirmed_at_ns = :at_ns
-WHERE (event_id = :message_id OR (broker_message_id = :message_id AND broker_message_id <> event_id))
-  AND confirmed_at_ns IS NULL AND destination NOT GLOB '#*'
+WHERE position = :position AND confirmed_at_ns IS NULL AND destination NOT GLOB '#*'
 
 -- :name note_read
 UPDATE outbox SET read_at_ns = :at_ns, confirmed_at_ns = coalesce(confirmed_at_ns, :at_ns)
-WHERE (event_id = :message_id OR (broker_message_id = :message_id AND broker_message_id <> event_id))
-  AND read_at_ns IS NULL AND rejected_at_ns IS NULL
+WHERE position = :position AND read_at_ns IS NULL AND rejected_at_ns IS NULL
 
 -- :name note_rejected
 UPDATE outbox SET rejected_at_ns = :at_ns, reject_reason = :reason
-WHERE (event_id = :message_id OR (broker_message_id = :message_id AND broker_message_id <> event_id))
-  AND read_at_ns IS NULL AND rejected_at_ns IS NULL
+WHERE position = :position AND read_at_ns IS NULL AND rejected_at_ns IS NULL
 
 -- :name mark_deferred
 UPDATE outbox SET status = 'pending', next_attempt_at_ns = ?, last_error = ?
@@ -81,10 +119,10 @@ WHERE position = ? AND status = 'inflight'
 UPDATE outbox SET status = 'dead', next_attempt_at_ns = NULL, last_error = ? WHERE position = ?
 
 -- :name reopen_inflight
-UPDATE outbox SET status = 'pending', next_attempt_at_ns = NULL WHERE status = 'inflight'
+UPDATE outbox SET status = 'pending', next_attempt_at_ns = NULL WHERE status = 'inflight' AND status <> 'pending'
 
 -- :name expired
-SELECT position, id, client_message_id FROM outbox
+SELECT position, id, client_message_id FROM outbox INDEXED BY outbox_pending
 WHERE status = 'pending' AND enqueued_at_ns < ? ORDER BY position LIMIT ?
 
 -- :name mark_aborted
@@ -99,13 +137,15 @@ INSERT INTO relay_epochs (id, epoch) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SE
 
 -- :name answered
 SELECT position, id, destination FROM outbox
-WHERE status = 'done' AND event IS NOT NULL AND history_id IS NOT NULL AND enqueued_at_ns >= ? ORDER BY position
+WHERE status = 'done' AND status <> 'pending' AND event IS NOT NULL AND history_id IS NOT NULL AND enqueued_at_ns >= ?
+ORDER BY position
 
 -- :name reopen
 UPDATE outbox SET status = 'pending', next_attempt_at_ns = NULL WHERE position = ?
 
 -- :name strippable
-SELECT position, length(event) FROM outbox WHERE status = 'done' AND event IS NOT NULL AND delivered_at_ns < ?
+SELECT position, length(event) FROM outbox
+WHERE status = 'done' AND status <> 'pending' AND event IS NOT NULL AND delivered_at_ns < ?
 ORDER BY position LIMIT ?
 
 -- :name strip

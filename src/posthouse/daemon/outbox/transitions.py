@@ -49,18 +49,20 @@ MAX_AGE_TEXT = "it waited longer than a message may"
 OPERATOR = "operator"
 REMINT = "remint"
 _SWEEP_ROWS = 500  # per transaction
+_COUNT_EVERY = 16  # new rows, which each send reads to know the size of the outbox: writing the counters costs a page
 _CHANGEABLE = (OutboxStatus.DEAD, OutboxStatus.PENDING)
-_BY_CLIENT_ID, _INSERT, _STATE, _ADD_STATE = SQL.by_client_id, SQL.insert_row, SQL.read_state, SQL.add_state
+_BY_CLIENT_ID, _INSERT, _STATE = SQL.by_client_id, SQL.insert_row, SQL.read_state
 
 
 def note_outcomes(tx: JournalTransaction, outcomes: Sequence[Outcome], mesh: str) -> None:
     """Store the outcomes of messages; only the first receipt of a message counts."""
     statements = {"confirmed": SQL.note_confirmed, "read": SQL.note_read, "rejected": SQL.note_rejected}
     for outcome in outcomes:
-        tx.db.execute(statements[outcome.state], outcome._asdict())
-        if not tx.db.changes():
+        position: Any = tx.db.execute(SQL.position_of_message, {"message_id": outcome.message_id}).get
+        tx.db.execute(statements[outcome.state], outcome._asdict() | {"position": position})
+        if position is None or not tx.db.changes():
             continue
-        row_id: Any = tx.db.execute(SQL.id_of_message, {"message_id": outcome.message_id}).get
+        row_id: Any = tx.db.execute(SQL.id_of_position, (position,)).get
         if outcome.state == "confirmed":
             tx.append("outbox.confirmed", mesh=mesh, ref=row_id, body={"at_ns": outcome.at_ns})
         else:
@@ -109,7 +111,8 @@ def _insert_row(
     size = len(row.event)
     tx.db.execute(_INSERT, (*row, tx.now_ns if at_ns is None else at_ns, size))
     position = tx.db.last_insert_rowid()
-    tx.db.execute(_ADD_STATE, (1, 0, size))
+    if position % _COUNT_EVERY == 0:
+        tx.db.execute(SQL.count_new)
     body = {
         "client_message_id": row.client_message_id,
         "fingerprint": row.request_fingerprint.hex(),

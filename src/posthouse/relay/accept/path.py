@@ -148,7 +148,7 @@ class AcceptPath:
         """Take the submissions of a connection that are verified, in order, up to one that the leader decides about."""
         ready: list[Submission] = []
         while submitter.waiting and not submitter.waiting[0].unverified and not submitter.is_forwarding:
-            submission = submitter.waiting.popleft()
+            submission = submitter.waiting.pop(0)
             if self.other_relays is not None and submission.is_fenced and not self.other_relays.is_leader:
                 submitter.is_forwarding = True
                 self.other_relays.forward(submission, partial(self._take_forwarded, submission))

@@ -8,7 +8,6 @@ the commit.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -109,7 +108,7 @@ class Submitter:
         #: whether another relay decides about a submission; later ones wait for its answer
         self.is_forwarding = False
         #: submissions that are not handed to the writer yet, oldest first
-        self.waiting: deque[Submission] = deque()
+        self.waiting: list[Submission] = []
 
     def submit(self, events: Sequence[bytes]) -> None:
         """Submit events as JSON, in order.

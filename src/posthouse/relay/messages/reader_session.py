@@ -20,6 +20,7 @@ from posthouse.relay.accept.submission import Confirmed
 from posthouse.relay.messages.tail_cursor import Peer, TailCursor
 from posthouse.relay.store.delivery_protocol import SessionReads
 from posthouse.relay.wire.delivery_rows import AttemptBounds, ConfirmationPage, DeliveryPage
+from posthouse.relay.wire.frames import Flag
 from posthouse.tracing import TRACEPARENT, Role, Span, Tracer, valid_traceparent
 
 _encode = msgspec.json.Encoder().encode
@@ -244,8 +245,8 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         self._ended_meanwhile: set[int] | None = None
         #: another relay has closed deliveries of this reader
         self._must_check_flight = False
-        self._has_work = asyncio.Event()
-        self._is_idle = asyncio.Event()
+        self._has_work = Flag()
+        self._is_idle = Flag()
         self._taken_bytes = peer.taken_bytes
         self._opened_ns = host.clock.boot_ns()
         self._had_backlog = False

@@ -63,6 +63,29 @@ class OpenSubscription(Protocol):
 class Connection(WebSocketConnection):
     """The WebSocket of one client."""
 
+    __slots__ = (
+        "_bucket",
+        "_counted",
+        "_faults",
+        "_is_admitted",
+        "_login_deadline",
+        "_rate",
+        "_read_lock",
+        "_reads",
+        "_submitter",
+        "_unwatch_rights",
+        "_verbs",
+        "address",
+        "context",
+        "filter_values",
+        "lock_watches",
+        "name",
+        "node",
+        "sessions",
+        "stored_events_lock",
+        "subscriptions",
+    )
+
     #: between commands of one frame
     separator = b","
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import socket as sockets
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -226,6 +225,42 @@ class RoundTrip(NamedTuple):
     shortest_s: float
 
 
+class Flag:
+    """An event of asyncio without its deque, which takes 0.7 KB of each idle connection even when it is empty."""
+
+    __slots__ = ("_is_set", "_waiters")
+
+    def __init__(self, *, is_set: bool = False) -> None:
+        self._is_set = is_set
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def is_set(self) -> bool:
+        """Return True if it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it and wake every task that waits."""
+        self._is_set = True
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def clear(self) -> None:
+        """Let later tasks wait."""
+        self._is_set = False
+
+    async def wait(self) -> None:
+        """Wait until it is set; return at once if it is."""
+        if self._is_set:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.remove(waiter)
+
+
 class WriteBuffer:
     """Writes frames to one transport and knows how much of them the peer has not taken."""
 
@@ -243,8 +278,9 @@ class WriteBuffer:
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._outlet = outlet
-        #: (bytes sent once the frame is, events in it), oldest first, for frames that may be unsent
-        self._ledger: deque[tuple[int, int]] = deque()
+        #: (bytes sent once the frame is, events in it), oldest first, for frames that may be unsent. A list, because an
+        #: empty deque takes 0.7 KB of each idle connection.
+        self._ledger: list[tuple[int, int]] = []
         self._unsent_events = 0
         #: whether the kernel did not take all of the last write
         self.was_behind = False
@@ -343,5 +379,10 @@ class WriteBuffer:
 
     def _drop_sent(self) -> None:
         sent, ledger = self._outlet.sent_bytes, self._ledger
-        while ledger and ledger[0][0] <= sent:
-            self._unsent_events -= ledger.popleft()[1]
+        count = 0
+        for end, events in ledger:
+            if end > sent:
+                break
+            self._unsent_events -= events
+            count += 1
+        del ledger[:count]

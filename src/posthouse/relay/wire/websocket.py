@@ -23,7 +23,7 @@ from posthouse.http.server import HttpConnection
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import KIB, SECOND_NS
 from posthouse.relay.wire.edge_limits import EdgeLimits, StrangersParser
-from posthouse.relay.wire.frames import CLOSE_S, WriteBuffer, close_frame, ping_frame, pong_frame
+from posthouse.relay.wire.frames import CLOSE_S, Flag, WriteBuffer, close_frame, ping_frame, pong_frame
 
 log = structlog.get_logger(__name__)
 HELD_BACK_BYTES = 256 * KIB  # the connection's next frame waits while more than this is unsent
@@ -40,6 +40,9 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
     A connection that ends writes the close frame itself, after everything that it has buffered; then the library
     sends none.
     """
+
+    # the library's own attributes nearly fill the small dictionaries that instances of a class share the keys of
+    __slots__ = ("_protocol", "_strangers_parser", "has_sent_close", "on_too_large")
 
     def __init__(self, max_frame_bytes: int) -> None:
         super().__init__(
@@ -131,6 +134,24 @@ def _loop_ns() -> int:
 class WebSocketConnection(ABC):
     """One open connection; it also is the peer that a reader session delivers to."""
 
+    __slots__ = (
+        "__weakref__",
+        "_alive_at_ns",
+        "_has_room",
+        "_now_ns",
+        "_ping_ns",
+        "_ping_numbers",
+        "_pong_s",
+        "_pongs",
+        "_sent_at_ping",
+        "_socket",
+        "_tasks",
+        "ended",
+        "ending",
+        "pinged_at_ns",
+        "write_buffer",
+    )
+
     #: True: every frame proves that the peer is alive, so only a silent one is pinged. False: only a pong proves it.
     is_any_frame_alive = True
 
@@ -146,7 +167,7 @@ class WebSocketConnection(ABC):
         #: close code and reason, once the relay has decided to end this connection
         self.ending: tuple[int, str] | None = None
         #: set when everything that belongs to this connection has been released
-        self.ended = asyncio.Event()
+        self.ended = Flag()
         #: when the last keep-alive ping was sent, if the peer has not answered it yet
         self.pinged_at_ns: int | None = None
         self._socket = socket
@@ -157,10 +178,7 @@ class WebSocketConnection(ABC):
         self._sent_at_ping = 0
         self._pongs: dict[bytes, Callable[[], None]] = {}
         self._ping_numbers = itertools.count(1)
-        #: whether the relay reads no frame now because too many submissions are unanswered
-        self.is_held_back = False
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._has_room = Flag(is_set=True)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def greet(self) -> None:  # noqa: B027 - not every protocol has a greeting
@@ -227,11 +245,15 @@ class WebSocketConnection(ABC):
 
     def hold_back(self, is_held_back: bool) -> None:
         """Stop or resume reading frames."""
-        self.is_held_back = is_held_back
         if is_held_back:
             self._has_room.clear()
         else:
             self._has_room.set()
+
+    @property
+    def is_held_back(self) -> bool:
+        """True while the relay reads no frame because too many submissions are unanswered."""
+        return not self._has_room.is_set()
 
     def has_room(self, size: int, count: int) -> bool:
         """Return True if this many more messages may be written without waiting."""
