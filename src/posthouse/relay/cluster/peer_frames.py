@@ -26,6 +26,7 @@ from posthouse.relay.wire.accept_results import (
     Answer,
     ConfirmationAccepted,
     Declined,
+    DeletionAccepted,
     MessageAccepted,
     MessageKnown,
     ReceiptAccepted,
@@ -59,6 +60,7 @@ _EVENT_ANSWERS: dict[str, type[Accepted]] = {
     "MessageKnown": MessageKnown,
     "ReceiptAccepted": ReceiptAccepted,
     "ConfirmationAccepted": ConfirmationAccepted,
+    "DeletionAccepted": DeletionAccepted,
 }
 _OPERATIONS: dict[str, type[Any]] = {
     "Acquire": Acquire,
