@@ -147,6 +147,9 @@ def test_lock_is_acquired_renewed_inspected_listed_and_released(alice: Shell, bo
     assert bob.problem("release", "db/main", "1")["code"] == "not_holder"
     assert alice.value("release", "db/main", "1")["released"] is True
     assert bob.value("ls", "--held")["locks"] == [] and len(bob.value("ls")["locks"]) == 1
+    free = {"resource": "db/main", "held": False, "owner": None, "token": 1, "remaining_ms": 0, "waiting": 0}
+    assert alice.value("inspect", "db/main") == free | {"holders": []}
+    assert alice.value("ls")["locks"] == [free | {"mesh": "main", "mode": "exclusive", "tree": False, "session": ""}]
     shown = alice.run("inspect", "db/main")
     assert shown.stdout == "db/main  free  token 1\n"
 

@@ -14,10 +14,10 @@ from posthouse.client.daemon import AsyncDaemonClient, DaemonAddress
 from posthouse.daemon import registrar
 from posthouse.daemon.agents.processes import ProcessRef
 from posthouse.daemon.agents.registry import AgentFields
-from posthouse.model.api import Answer
 from posthouse.model.clock import FakeClock, format_utc, system_clock
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError
+from posthouse.model.message_api import Answer
 from posthouse.model.node import node_hex
 from tests.client.house import ADMIN, House
 from tests.daemon.hosts import Host, eventually, host_at

@@ -14,12 +14,13 @@ from posthouse.model.clock import SystemClock
 from posthouse.model.errors import Fatal, PosthouseError
 from posthouse.model.event import encode_event
 from posthouse.model.filters import Filter
+from posthouse.model.lock_api import LockGrant
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.server import check_store_server
 from posthouse.relay.store.high_water import MarkFile
 from posthouse.relay.store.postgresql.pg_failover import EpochRow, ServerChange, ServerIdentity, change_of
 from posthouse.relay.wire.accept_results import Accepted
-from posthouse.relay.wire.lock_operations import Acquire, Granted
+from posthouse.relay.wire.lock_operations import Acquire
 from tests.postgresql.server import find_installation
 from tests.postgresql.standby import Replication, run_replication
 from tests.relay.accept.answers import accepted, code
@@ -140,7 +141,7 @@ async def test_readers_notice_what_an_asynchronous_standby_lacks(pair: Replicati
             assert reset.value.code == "cursor_reset"
         assert code(await core.accept(lost)) == "201"  # its sender sends it again
         other = await core.locks.ask(ALICE.node, Acquire("other", 60_000))
-        assert isinstance(grant, Granted) and isinstance(other, Granted)
+        assert isinstance(grant, LockGrant) and isinstance(other, LockGrant)
         assert other.token > grant.token
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from posthouse.client import Client, LockGrant, LockStatus
     from posthouse.client.locks.lock_calls import LockMode
-    from posthouse.model.api import LocksBroken, LockSummary
+    from posthouse.model.lock_api import LocksBroken, LockSummary
 
 
 def complete_locks(context: CompletionContext) -> Names:
@@ -61,10 +61,11 @@ Tree = Annotated[bool, Parameter(negative=(), show_default=False, help="Also loc
 Shared = Annotated[bool, Parameter(negative=(), show_default=False, help="Share the lock with others that share it.")]
 
 
-def lock_value(lock: LockGrant | LockStatus | LockSummary | LocksBroken) -> dict[str, Any]:
-    """Return a lock as JSON values."""
-    value: dict[str, Any] = msgspec.to_builtins(lock)
-    return value
+def lock_value(lock: LockStatus | LockSummary | LocksBroken) -> dict[str, Any]:
+    """Return all fields of a lock as JSON values; the relay omits those that have their default."""
+    leases = ("holders", "broken")
+    fields = msgspec.structs.asdict(lock)
+    return fields | {name: [msgspec.structs.asdict(each) for each in fields[name]] for name in leases if name in fields}
 
 
 def grant_line(grant: LockGrant) -> str:
@@ -117,7 +118,7 @@ def acquire(
         )
 
     grant = mesh_options.run(mesh_options.name, work)
-    output.result(lock_value(grant), grant_line(grant))
+    output.result(grant, grant_line(grant))
 
 
 def renew(
@@ -143,7 +144,7 @@ def renew(
         return await client.locks.renew(resource, token, lease_ms=round(lease_s * 1000), session=session, also=also)
 
     grant = mesh_options.run(mesh_options.name, work)
-    output.result(lock_value(grant), grant_line(grant))
+    output.result(grant, grant_line(grant))
 
 
 def release(

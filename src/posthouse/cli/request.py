@@ -18,7 +18,7 @@ from posthouse.cli.send import Text, as_daemon, has_daemon, read_message, refuse
 
 if TYPE_CHECKING:
     from posthouse.client import Client
-    from posthouse.model.api import Answer
+    from posthouse.model.message_api import Answer
 
 _GROUP = Group("Request", sort_key=3)
 _SWITCH = Parameter(negative=(), show_default=False)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from posthouse.client.client import Client
     from posthouse.client.locks.held_lock import Held, Lock
     from posthouse.client.locks.lock_calls import LockCalls
-    from posthouse.client.meshes import Access, ActiveInvite, Member, Meshes
+    from posthouse.client.meshes import Access, Member, Meshes
     from posthouse.client.messages.confirmations import ConfirmAnswer, Confirmed, Delivery, Presence
     from posthouse.client.messages.queues import Queues
     from posthouse.client.messages.receipts import Receipt
@@ -26,16 +26,9 @@ if TYPE_CHECKING:
     from posthouse.client.transport import ClientOptions
     from posthouse.client.trust.pins import Membership, Memberships, Pins
     from posthouse.client.trust.signing import Signer, sign_event
-    from posthouse.model.api import (
-        DeliveryState,
-        LockGrant,
-        LockList,
-        LockStatus,
-        MessageStates,
-        Queue,
-        QueueRow,
-        Requeued,
-    )
+    from posthouse.model.api import ActiveInvite
+    from posthouse.model.lock_api import LockGrant, LockList, LockStatus
+    from posthouse.model.message_api import DeliveryState, MessageStates, Queue, QueueRow, Requeued
 
 __all__ = [
     "Access",
@@ -90,7 +83,6 @@ _HOMES = {
     "client.locks.lock_calls": ("LockCalls",),
     "client.meshes": (
         "Access",
-        "ActiveInvite",
         "Member",
         "Meshes",
     ),
@@ -130,11 +122,14 @@ _HOMES = {
         "Signer",
         "sign_event",
     ),
-    "model.api": (
-        "DeliveryState",
+    "model.api": ("ActiveInvite",),
+    "model.lock_api": (
         "LockGrant",
         "LockList",
         "LockStatus",
+    ),
+    "model.message_api": (
+        "DeliveryState",
         "MessageStates",
         "Queue",
         "QueueRow",

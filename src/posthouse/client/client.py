@@ -44,7 +44,6 @@ from posthouse.client.trust.pins import Pins, relay_key_changed
 from posthouse.client.trust.signing import Draft, Signer, open_content, seal_content, with_mesh
 from posthouse.client.webhooks import Webhooks
 from posthouse.keys import NodeKey
-from posthouse.model.api import Answer, MessageStates
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.event import DELETION, Coordinate, Event, parse_coordinate
@@ -52,6 +51,7 @@ from posthouse.model.freshness import with_freshness
 from posthouse.model.lease import validate_lease_ms
 from posthouse.model.limits import RECEIVE_WINDOW
 from posthouse.model.lock_scope import validate_resources
+from posthouse.model.message_api import Answer, MessageStates
 from posthouse.model.node import DEFAULT_MESH, is_node_id
 from posthouse.model.request import is_late_request, new_request
 from posthouse.model.ulid import UlidGenerator

@@ -20,7 +20,7 @@ from posthouse.client.relay_url import Invite, parse_invite
 from posthouse.client.transport import Requests
 from posthouse.client.trust.pins import Pins, member_key_changed
 from posthouse.client.trust.signing import Signer
-from posthouse.model.api import MeshLimitSets, MeshUsage
+from posthouse.model.api import ActiveInvite, InviteList, MeshLimitSets, MeshList, MeshUsage
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.fence_rules import FenceRule
 from posthouse.model.mesh_limits import MeshLimits
@@ -63,10 +63,6 @@ class Access(msgspec.Struct, frozen=True):
     lock: Verdict = "allow"
 
 
-class _MeshList(msgspec.Struct):
-    meshes: list[dict[str, Any]]
-
-
 class _MemberList(msgspec.Struct):
     members: list[Member]
 
@@ -107,20 +103,6 @@ class _InviteText(msgspec.Struct):
     invite: str
 
 
-class ActiveInvite(msgspec.Struct, frozen=True):
-    """An invite that can be used now; only its creator has its code."""
-
-    id: str
-    role: Role
-    uses_left: int
-    expires_at_ns: int
-    creator: str
-
-
-class _InviteList(msgspec.Struct):
-    invites: list[ActiveInvite]
-
-
 class Meshes:
     """The meshes of a relay, as this node may see and change them."""
 
@@ -137,7 +119,7 @@ class Meshes:
 
     async def readable(self) -> list[dict[str, Any]]:
         """Return the meshes this node may read: name, open, and its role and member name in each."""
-        return (await self._requests.get_as(_MeshList, "/v1/meshes")).meshes
+        return (await self._requests.get_as(MeshList, "/v1/meshes")).meshes
 
     async def create(self, mesh: str, *, is_open: bool = False, name: str | None = None) -> dict[str, Any]:
         """Create a mesh with this node as its administrator, under the member name `name`."""
@@ -314,7 +296,7 @@ class Meshes:
 
     async def invites(self, mesh: str) -> list[ActiveInvite]:
         """Return the invites to a mesh that can be used now; its admins may see them."""
-        return (await self._requests.get_as(_InviteList, _path(mesh, "invites"))).invites
+        return (await self._requests.get_as(InviteList, _path(mesh, "invites"))).invites
 
     async def revoke_invite(self, mesh: str, invite_id: str) -> None:
         """End an invite; nodes that joined with it stay members."""

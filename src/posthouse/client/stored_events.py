@@ -18,48 +18,23 @@ from posthouse.client.key_chains import Keys
 from posthouse.client.transport import Parameters, Requests
 from posthouse.client.trust.signing import verify_events
 from posthouse.model import mirror
-from posthouse.model.api import ArchivedRange, ClusterState, Compacted, Deleted, DeleteRequest, JournalPage, Pruned
+from posthouse.model.api import (
+    ArchivedRange,
+    ClusterState,
+    Compacted,
+    Count,
+    Deleted,
+    DeleteRequest,
+    EventPage,
+    JournalPage,
+    Pruned,
+    StoredEventBody,
+)
 from posthouse.model.deletion import deletion_tags
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import MESSAGE, Coordinate, Event, Tag, coordinate_of, is_replacing
 from posthouse.model.filters import filter_from_json
 from posthouse.model.message import read_message
-
-
-class StoredBody(msgspec.Struct, forbid_unknown_fields=True):
-    """An event as a relay serves it."""
-
-    id: str
-    pubkey: str
-    created_at_ns: int
-    kind: int
-    tags: tuple[tuple[str, ...], ...]
-    content: str
-    sig: str
-    seq: int
-    suspect: bool = False
-
-    def stored(self) -> Stored:
-        """Return the event, its seq and whether it is suspect."""
-        event = Event(
-            id=self.id,
-            pubkey=self.pubkey,
-            created_at_ns=self.created_at_ns,
-            kind=self.kind,
-            tags=self.tags,
-            content=self.content,
-            sig=self.sig,
-        )
-        return Stored(event, self.seq, self.suspect)
-
-
-class _Count(msgspec.Struct):
-    count: int
-
-
-class _PageBody(msgspec.Struct, forbid_unknown_fields=True):
-    events: list[StoredBody]
-    cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +82,7 @@ class StoredEvents:
     async def count(self, filter: Mapping[str, Any]) -> int:  # noqa: A002 - the domain's word
         """Return how many stored events match a filter."""
         filter_from_json(dict(filter))
-        return (await self._requests.get_as(_Count, "/v1/events/count", query_parameters(filter))).count
+        return (await self._requests.get_as(Count, "/v1/events/count", query_parameters(filter))).count
 
     async def get(self, event_id: str) -> Stored:
         """Return the event with an id."""
@@ -141,13 +116,13 @@ class StoredEvents:
         return await self._stored("/v1/pointers", {"resource": resource, "mesh": mesh}, matches)
 
     async def _stored(self, path: str, parameters: Parameters, matches: Matches) -> Stored:
-        stored = (await self._requests.get_as(StoredBody, path, parameters)).stored()
+        stored = _stored(await self._requests.get_as(StoredEventBody, path, parameters))
         await self._check([stored], matches)
         return stored
 
     async def _page(self, path: str, parameters: Parameters, matches: Matches) -> Page:
-        body = await self._requests.get_as(_PageBody, path, parameters)
-        page = Page([each.stored() for each in body.events], body.cursor)
+        body = await self._requests.get_as(EventPage, path, parameters)
+        page = Page([_stored(each) for each in body.events], body.cursor)
         await self._check(page.events, matches)
         return page
 
@@ -158,6 +133,10 @@ class StoredEvents:
                 raise error("answer_invalid", relay=self._requests.origin, reason=reason)
         if self._is_verifying:
             await verify_events([stored.event for stored in events])
+
+
+def _stored(body: StoredEventBody) -> Stored:
+    return Stored(body.event, body.seq, body.suspect)
 
 
 def query_parameters(filter: Mapping[str, Any]) -> dict[str, str | int | None]:  # noqa: A002 - the domain's word
@@ -216,14 +195,6 @@ async def _recipient_of(events: StoredEvents, event_id: str) -> str | None:
     return read_message(event).recipient if event.kind == MESSAGE else None
 
 
-class _Record(msgspec.Struct):
-    seq: int
-
-
-class _Journal(msgspec.Struct):
-    records: list[_Record]
-
-
 class Archive:
     """Reading a relay's journal and state as an administrator, and pruning it for an archive."""
 
@@ -232,7 +203,7 @@ class Archive:
 
     async def oldest_seq(self) -> int | None:
         """Return the seq of the oldest journal record, or None if there is none."""
-        records = (await self._requests.get_as(_Journal, "/v1/journal", {"limit": 1})).records
+        records = (await self._requests.get_as(JournalPage, "/v1/journal", {"limit": 1})).records
         return records[0].seq if records else None
 
     async def newest_records(

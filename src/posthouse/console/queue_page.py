@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from posthouse.client import Queue
-from posthouse.client.messages.queues import QueueRowPage
 from posthouse.console.context import VIA, ConsoleCall, Form
 from posthouse.console.upstream import Found, attempt
 from posthouse.http.response import HttpResponse
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.message_api import QueueRows
 
 PAGE = 50
 QUEUES_MAX = 1_000  # that are read and sorted; for a mesh with more, `posthouse queue` is the better tool
@@ -59,7 +59,7 @@ async def show_queues(call: ConsoleCall) -> HttpResponse:
     )
 
 
-async def _rows(call: ConsoleCall, node: str | None, state: str) -> Found[QueueRowPage]:
+async def _rows(call: ConsoleCall, node: str | None, state: str) -> Found[QueueRows]:
     upstream = call.upstream
     after = call.parameter("after") or None
     return await attempt(upstream.relay.queues.page(upstream.mesh, node, state=state, after=after, limit=PAGE))

@@ -23,9 +23,9 @@ from posthouse.daemon.inbox.read_state import Handed, mark_sent, waiting_receipt
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.outbox_rows import Outcome
 from posthouse.daemon.uplink import Uplink
-from posthouse.model.api import DeliveryState
 from posthouse.model.errors import PosthouseError, Refused
 from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.message_api import DeliveryState
 from posthouse.model.receipt import ReceiptState
 
 log = structlog.get_logger(__name__)

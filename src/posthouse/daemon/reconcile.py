@@ -24,12 +24,12 @@ from posthouse.daemon.inbox.inbox import Inbox
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.outbox_rows import NewRow, SentBefore
 from posthouse.daemon.settings import KEEP_DAYS
-from posthouse.model.api import MessageStates
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import MESSAGE, Event, encode_event
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.model.message import Message, fingerprint, read_message
+from posthouse.model.message_api import MessageStates
 from posthouse.model.ulid import UlidGenerator
 
 log = structlog.get_logger(__name__)

@@ -20,7 +20,6 @@ from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.outbox_rows import NewRow, OutboxRow
 from posthouse.daemon.outbox.transitions import MAX_AGE
 from posthouse.model.address import DEFAULT_INBOX, Address, Recipient
-from posthouse.model.api import MessageStates
 from posthouse.model.budget import (
     MeshBudget,
     charge_mesh_budget,
@@ -35,6 +34,7 @@ from posthouse.model.event import Event, decode_event, encode_event
 from posthouse.model.freshness import FAILURE, SUPERSEDES, VALID_UNTIL, WITHDRAWS, with_freshness
 from posthouse.model.limits import BODY_MAX_BYTES, MILLISECOND_NS
 from posthouse.model.message import Message, read_message, validate_client_message_id
+from posthouse.model.message_api import MessageStates
 from posthouse.model.outbox_rules import AcceptAction, OutboxStatus
 from posthouse.model.request import ANSWER, REQUEST, AnswerState, RequestMode
 from posthouse.model.strict_json import parse_jcs

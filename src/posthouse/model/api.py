@@ -1,84 +1,98 @@
-"""Bodies of the relay's HTTP and stream API that relay and client share.
+"""Bodies of the relay's HTTP API that relay and client share; those of locks and messages have modules of their own.
 
-One struct per body; both sides encode and decode it. Times are nanoseconds since 1970 unless the name says
-otherwise. If you change a field: 1. docs/protocol.md, 2. `make docs` (openapi.json), 3. a test of relay and client
-each.
+See lock_api and message_api. One struct per body; both sides encode and decode it. Times are nanoseconds since 1970
+unless the name says otherwise. If you change a field: 1. docs/protocol.md, 2. docs/openapi.json, 3. a test of relay and
+client each.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from posthouse.model.event import Event, Tag
+from posthouse.model.limits import INT64_MAX
 from posthouse.model.mesh_limits import MeshLimits
-from posthouse.model.request import AnswerState
+from posthouse.model.message_api import EventId
+from posthouse.model.node import Role
 
 
-class DeliveryState(msgspec.Struct, frozen=True):
-    """How far a message has come to one recipient; None for what has not happened."""
+class StoredEventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An event with its signed fields, and its seq in the journal.
 
-    recipient: str
-    #: queued, sent, confirmed, rejected, dead, expired, purged
-    state: str
-    was_stored: bool | None
-    attempts: int
-    queued_at_ns: int
-    sent_at_ns: int | None
-    closed_at_ns: int | None
-    reason: str | None
-    #: what became of it after it was confirmed: read or rejected; from the reader's host
-    receipt: str | None = None
-    #: when, by the clock of the reader's host
-    receipt_at_ms: int | None = None
-    #: why it was rejected
-    receipt_reason: str | None = None
+    `suspect` is present, and true, if an admin revoked its key and it was signed or accepted after the time from which
+    the key is not trusted.
+    """
+
+    id: EventId
+    pubkey: Annotated[str, Meta(description="A node id.", extra_json_schema={"pattern": "^ed25519:[0-9a-f]{64}$"})]
+    created_at_ns: int
+    kind: int
+    tags: tuple[Tag, ...]
+    content: str
+    sig: str
+    seq: int
+    suspect: bool = False
+
+    @property
+    def event(self) -> Event:
+        """The event itself; its id and signature are not verified."""
+        return Event(
+            id=self.id,
+            pubkey=self.pubkey,
+            created_at_ns=self.created_at_ns,
+            kind=self.kind,
+            tags=self.tags,
+            content=self.content,
+            sig=self.sig,
+        )
 
 
-class NotQueued(msgspec.Struct, frozen=True):
-    """A reader of a topic that a message was not queued for."""
+class EventPage(msgspec.Struct, frozen=True):
+    """Part of a list of events; if the cursor is null there are no more."""
 
-    recipient: str
-    reason: str
+    events: list[StoredEventBody]
+    cursor: str | None
 
 
-class MessageStates(msgspec.Struct, frozen=True):
-    """A message and where it is."""
+class Count(msgspec.Struct, frozen=True):
+    """A number of events."""
+
+    count: int
+
+
+class AnswerLine(msgspec.Struct, frozen=True):
+    """One line of the answer to a request."""
+
+    type: str
+    #: the answer, in lines of type partial, final, busy, failed and no_responder
+    event: StoredEventBody | None = None
+
+
+class MeshList(msgspec.Struct, frozen=True):
+    """Meshes, each with its name, openness, and the caller's role and member name."""
+
+    meshes: list[dict[str, Any]]
+
+
+class ActiveInvite(msgspec.Struct, frozen=True):
+    """An invite that can be used now; its code is known only to its creator."""
 
     id: str
-    seq: int
-    mesh: str
-    sender: str
-    client_message_id: str
-    destination_kind: str
-    #: the topic, or the recipient's key in hex and, after a slash, its agent
-    destination_ref: str
-    first_seen_at_ns: int
-    history_available: bool
-    mentions: tuple[str, ...]
-    deliveries: tuple[DeliveryState, ...]
-    #: the sender's agent; "" for the host itself, and from a relay that does not know agents
-    from_agent: str = ""
-    #: readers of a topic whose queue had no room; they find it in the topic's history
-    not_queued: tuple[NotQueued, ...] = ()
+    role: Annotated[
+        str, Meta(description="The role that it gives.", extra_json_schema={"enum": [each.value for each in Role]})
+    ]
+    uses_left: int
+    expires_at_ns: int
+    creator: str
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """One answer to a request."""
+class InviteList(msgspec.Struct, frozen=True):
+    """The invites to a mesh that can be used now, oldest first."""
 
-    state: AnswerState
-    message_id: str
-    #: node id of the responder
-    sender: str
-    #: the responder's agent; "" for its host
-    from_agent: str
-    #: the answer in the clear, or the reason of a refusal; None if it could not be opened
-    body: str | None
-    meta: dict[str, Any] | None = None
-    #: the responder's member name, where it is known
-    sender_name: str | None = None
-    #: error code, if it could not be opened
-    undecryptable: str | None = None
+    invites: list[ActiveInvite]
 
 
 class Webhook(msgspec.Struct, frozen=True):
@@ -169,115 +183,6 @@ class WebhookDetail(msgspec.Struct, frozen=True):
     parked: list[WebhookParked]
 
 
-class Queue(msgspec.Struct, frozen=True):
-    """One reader's queue."""
-
-    recipient: str
-    #: unconfirmed messages
-    depth: int
-    #: rejected and dead ones
-    parked: int
-    #: ids of confirmations that wait for this node as their sender
-    confirmations: int
-    oldest_ns: int | None
-    #: unconfirmed messages that were sent: all before the first that was not
-    in_flight: int = 0
-
-
-class QueueRow(msgspec.Struct, frozen=True):
-    """A message in a queue, without its content."""
-
-    id: str
-    seq: int
-    position: int
-    recipient: str
-    sender: str
-    state: str
-    was_stored: bool | None
-    attempts: int
-    timeouts: int
-    flaps: int
-    queued_at_ns: int
-    sent_at_ns: int | None
-    closed_at_ns: int | None
-    reason: str | None
-
-
-class Requeued(msgspec.Struct, frozen=True):
-    """The ids of the messages that wait again, and of those that did not fit into the queue."""
-
-    requeued: tuple[str, ...]
-    no_room: tuple[str, ...]
-
-
-class LockGrant(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A grant. `expires_at_ns` is for people; a client counts `lease_ms` from before it sent the request."""
-
-    resource: str
-    owner: str
-    token: int
-    lease_ms: int
-    expires_at_ns: int
-    #: the session that holds it; empty for clients that do not use sessions
-    session: str = ""
-    #: "exclusive" or "shared"
-    mode: str = "exclusive"
-    #: whether the names below are locked, too
-    tree: bool = False
-    #: the other resources of the same grant
-    also: tuple[str, ...] = ()
-
-
-class LockHolder(msgspec.Struct, frozen=True):
-    """A lease that covers a lock; only the holder's node and admins see token and session, others 0 and ""."""
-
-    resource: str
-    owner: str
-    token: int
-    remaining_ms: int
-    session: str = ""
-    mode: str = "exclusive"
-    tree: bool = False
-
-
-class LockStatus(msgspec.Struct, frozen=True):
-    """Who holds a lock; a free one shows its last token. Only the holder's node and admins see the token, others 0."""
-
-    resource: str
-    held: bool
-    owner: str | None
-    token: int
-    remaining_ms: int
-    #: the leases that cover it, unless it is one plain exclusive lease
-    holders: tuple[LockHolder, ...] = ()
-    #: how many requests wait
-    waiting: int = 0
-
-
-class LocksBroken(msgspec.Struct, frozen=True):
-    """The leases that an admin ended."""
-
-    resource: str
-    broken: tuple[LockHolder, ...]
-
-
-class LockSummary(msgspec.Struct, frozen=True):
-    """A lock in a list."""
-
-    mesh: str
-    resource: str
-    held: bool
-    owner: str | None
-    token: int
-    remaining_ms: int
-    mode: str = "exclusive"
-    tree: bool = False
-    #: the session that holds it; only the holder's node and admins see it
-    session: str = ""
-    #: how many requests wait
-    waiting: int = 0
-
-
 class JournalRecord(msgspec.Struct, frozen=True):
     """One record of the relay's journal."""
 
@@ -299,24 +204,24 @@ class JournalPage(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-class LockList(msgspec.Struct, frozen=True):
-    """Part of a list of locks; continue with the cursor unless it is None."""
-
-    locks: list[LockSummary]
-    cursor: str | None
+_Seq = Annotated[int, Meta(ge=1, le=INT64_MAX)]
+_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
-class ArchivedRange(msgspec.Struct, frozen=True):
-    """Records that the lake holds, with the digests of what was read back from it."""
+class ArchivedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A range of the journal that the archive holds, with the BLAKE3 digests of what was read back from it.
+
+    `digest` is over the records' canonical lines, `contents` over the events without an expiration: version 1 as they
+    are served, a line each, version 2 their BLAKE3 digests, those of erased events included. Without `contents` only
+    records are deleted and events keep their content.
+    """
 
     epoch: str
-    from_seq: int
-    to_seq: int
-    #: over the records' canonical lines
-    digest: str
-    #: over the content digests of events without an expiration, those of erased events included
-    contents: str
-    contents_version: int = 2
+    from_seq: _Seq
+    to_seq: _Seq
+    digest: _Digest
+    contents: _Digest | None = None
+    contents_version: Annotated[int, Meta(ge=1, le=2)] = 1
 
 
 class MeshLimitSets(msgspec.Struct, frozen=True):
@@ -408,7 +313,7 @@ class Deleted(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """What the relay deleted, and the oldest seq it has now."""
+    """How many records were deleted, how many events lost their content, and the oldest seq that remains."""
 
     pruned: int
     emptied: int

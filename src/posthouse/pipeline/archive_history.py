@@ -42,7 +42,7 @@ class ArchivedRows:
         """Return the range and its digests, for the relay."""
         contents = digest_contents(digest for _seq, digest in self.events)
         first, last = self.records[0].seq, self.records[-1].seq
-        return ArchivedRange(epoch, first, last, digest_records(self.records), contents)
+        return ArchivedRange(epoch, first, last, digest_records(self.records), contents, contents_version=2)
 
 
 class ArchivedHistory:

@@ -18,12 +18,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from posthouse.client.stream.frames import ConfirmedItem, DeliveryInfo, Gap, ProfileEntry, RosterEntry
+from posthouse.client.stream.frames import DeliveryInfo, Gap, ProfileEntry, RosterEntry
 from posthouse.http.openapi import alternatives, encode_document, schema_components
 from posthouse.http.response import HttpResponse, Problem
 from posthouse.http.router import Route
 from posthouse.model.event import Event
 from posthouse.model.limits import FILTERS_PER_SUBSCRIPTION, INT64_MAX, QUERY_MAX_LIMIT, RECEIVE_WINDOW_MAX
+from posthouse.model.lock_api import LockGrant, LockList, LocksBroken, LockStatus
+from posthouse.model.message_api import ConfirmedItem, ReceiptEntry
 from posthouse.relay.context import RelayCall
 from posthouse.relay.http.schemas import EVENT_ID, NODE_ID
 from posthouse.relay.stream.commands import LOCK_OPERATIONS
@@ -37,7 +39,7 @@ from posthouse.relay.wire.accept_results import (
     ReplacingAccepted,
 )
 from posthouse.relay.wire.frames import SUB_MAX_CHARS
-from posthouse.relay.wire.lock_operations import Broken, Freed, Granted, LockPage, LockState, Unwatched
+from posthouse.relay.wire.lock_operations import Freed, Unwatched
 from posthouse.version import __version__
 
 Id = Annotated[str, EVENT_ID]
@@ -88,15 +90,6 @@ class ReceiveOptions(msgspec.Struct, forbid_unknown_fields=True):
     agents: list[str] = []
 
 
-class ReceiptEntry(msgspec.Struct):
-    """One message in a receipt."""
-
-    id: Id
-    state: Literal["read", "rejected"]
-    at_ms: int
-    reason: str | None = None
-
-
 class RejectedMessage(msgspec.Struct):
     """The message is parked."""
 
@@ -125,7 +118,7 @@ _ACCEPTED = (
     *(DeletionAccepted, RejectedMessage),
 )
 _FILTERS = (EventFilter, FILTERS_PER_SUBSCRIPTION)
-_LOCK_ANSWERS = (Granted, Freed, Broken, LockState, LockPage, Unwatched, Problem)
+_LOCK_ANSWERS = (LockGrant, Freed, LocksBroken, LockStatus, LockList, Unwatched, Problem)
 _LockOperation = Annotated[str, Meta(pattern=f"^({'|'.join(LOCK_OPERATIONS)})$")]
 FROM_CLIENT = (
     StreamCommand("Auth", "AUTH", "Log in with a proof", {"proof": Event}, replies=("Authed", "Notice")),

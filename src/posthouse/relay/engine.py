@@ -17,6 +17,7 @@ from posthouse.files import private_dir
 from posthouse.journal.store import exit_process
 from posthouse.keys import NodeKey
 from posthouse.model import limits
+from posthouse.model.api import ArchivedRange
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal
 from posthouse.model.event import Event
@@ -49,7 +50,7 @@ from posthouse.relay.messages.sessions import ReaderSessions
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.messages.sweeper import QueueSweeper
 from posthouse.relay.ops.deletion import AdminDeletion, DeletionOrder, DeletionResult
-from posthouse.relay.ops.housekeeping import ArchivedRange, Housekeeping, MarkKeeper, Pruning
+from posthouse.relay.ops.housekeeping import Housekeeping, MarkKeeper, Pruning
 from posthouse.relay.ops.retention_sweeper import RetentionSweeper
 from posthouse.relay.reads import Reads
 from posthouse.relay.replication.followers import Followers, FollowSettings

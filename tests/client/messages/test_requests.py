@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from posthouse.client import Client, Delivery, Mailbox
-from posthouse.model.api import Answer
 from posthouse.model.errors import PosthouseError
+from posthouse.model.message_api import Answer
 from posthouse.model.request import read_request
 from tests.client.house import House
 from tests.client.messages.pair import Pair, opened, pair, some

@@ -45,7 +45,7 @@ class Erased:
     #: what the authors wrote
     texts: set[str]
     rows_before: dict[str, int]
-    contents_before: str
+    contents_before: str | None
 
     def run(self, spark: SparkSession, request: ErasureRequest | None = None) -> list[RunStep]:
         steps: list[RunStep] = []
@@ -108,7 +108,7 @@ def rows(lake: Lake) -> dict[str, int]:
     return {name: sum(file.rows for file in lake.delta(name).files()) for name in names}
 
 
-def contents(lake: Lake) -> str:
+def contents(lake: Lake) -> str | None:
     """Return the digest over events that an archive run sends to a relay."""
     epoch = next(each.epoch for each in lake.epochs() if each.store == "relay")
     history = ArchivedHistory(lake, segments_of(lake.epochs(), epoch))

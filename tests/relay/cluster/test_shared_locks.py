@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from posthouse.model.event import DELETION
 from posthouse.relay.locks.waiters import CHECK_EVERY_S
 from posthouse.relay.wire.lock_operations import Acquire
 from tests.relay.cluster.relays import cluster_of, eventually
@@ -75,6 +76,18 @@ async def test_watch_at_one_relay_shows_changes_that_another_one_makes(two: list
         await acquire(two[0], token)
         shown = (await stream.expect("LOCKED"))[1]
         assert (shown["held"], shown["owner"]) == (True, holder.node)
+
+
+async def test_deletion_in_a_list_with_a_fenced_event_is_answered_by_the_leader(two: list[Edge]) -> None:
+    writer = two[0].admin
+    fence = (await acquire(two[1], await two[1].token(writer))).value["token"]
+    earlier = writer.event(1, "to be deleted")
+    await two[0].publish(earlier)
+    fenced = writer.event(30_001, "new", [("d", "state"), ("fence", "deploy", str(fence))])
+    deletion = writer.event(DELETION, "", [("e", earlier["id"])])
+    reply = await two[1].post("/v1/events", {"events": [fenced, deletion]})
+    assert [each["status"] for each in reply.value["results"]] == [201, 201]
+    assert reply.value["results"][1]["deleted"] == 1
 
 
 async def test_fenced_events_are_decided_by_the_leader_and_keep_the_order_of_their_connection(two: list[Edge]) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 from posthouse.keys import NodeKey
 from posthouse.model.clock import Clock, FakeClock
 from posthouse.model.errors import PosthouseError
+from posthouse.model.lock_api import LockGrant, LockStatus
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.locks.service import Locks, is_never_gone
-from posthouse.relay.wire.lock_operations import Acquire, Break, Granted, Inspect, LockAnswer, LockState, Release, Renew
+from posthouse.relay.wire.lock_operations import Acquire, Break, Inspect, LockAnswer, Release, Renew
 
 RELAY = NodeKey(b"r" * 32).node
 PATIENCE_S = 20
@@ -59,15 +60,15 @@ class Desk:
     async def break_lock(self, admin: str, resource: str = "r", token: int | None = None) -> Any:
         return await self.locks.ask(admin, Break(resource, token=token))
 
-    async def inspect(self, resource: str = "r") -> LockState:
+    async def inspect(self, resource: str = "r") -> LockStatus:
         answer = await self.locks.ask(node(99), Inspect(resource))  # an admin, who may see tokens
-        assert isinstance(answer, LockState), answer
+        assert isinstance(answer, LockStatus), answer
         return answer
 
 
 def token_of(answer: LockAnswer) -> int:
     """Return the token of a grant."""
-    assert isinstance(answer, Granted), answer
+    assert isinstance(answer, LockGrant), answer
     return answer.token
 
 

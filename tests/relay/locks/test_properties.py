@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
-from posthouse.relay.wire.lock_operations import Freed, Granted, LockAnswer
+from posthouse.model.lock_api import LockGrant
+from posthouse.relay.wire.lock_operations import Freed, LockAnswer
 from tests.relay.locks.desk import Desk, node, open_desk
 
 LEASES_MS = [1_000, 1_500, 4_000]
@@ -44,7 +45,7 @@ class Oracle:
             assert isinstance(answer, PosthouseError)
             assert answer.code == ("held_by_self" if self.holder == owner else "held")
             return
-        assert isinstance(answer, Granted) and answer.owner == owner
+        assert isinstance(answer, LockGrant) and answer.owner == owner
         assert answer.token > self.last_token
         self.holder, self.ends_ms, self.lease_ms, self.last_token = owner, now_ms + lease_ms, lease_ms, answer.token
         self.tokens.append(answer.token)
@@ -53,7 +54,7 @@ class Oracle:
         if not (self.is_held(now_ms) and (owner, token) == (self.holder, self.last_token)):
             assert isinstance(answer, PosthouseError)
             return
-        assert isinstance(answer, Granted) and answer.token == token
+        assert isinstance(answer, LockGrant) and answer.token == token
         self.ends_ms, self.lease_ms = now_ms + lease_ms, lease_ms
 
     def release(self, owner: str, token: int, now_ms: int, answer: LockAnswer) -> None:
@@ -123,5 +124,5 @@ async def test_control_believing_in_a_lock_without_a_fence_overlaps(desk: Desk) 
     first = await desk.acquire(node(1), lease_ms=1_000)
     desk.clock.advance(1)  # the first node pauses: a stopped process, a lost packet
     second = await desk.acquire(node(2), lease_ms=1_000)
-    assert isinstance(first, Granted) and isinstance(second, Granted)
+    assert isinstance(first, LockGrant) and isinstance(second, LockGrant)
     assert second.token > first.token

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from posthouse.model.errors import PosthouseError
-from posthouse.relay.wire.lock_operations import Acquire, Granted, LockAnswer, Release
+from posthouse.model.lock_api import LockGrant
+from posthouse.relay.wire.lock_operations import Acquire, LockAnswer, Release
 from tests.faults.campaign import rounds
 from tests.relay.locks.desk import Desk, node, open_desk
 
@@ -147,7 +148,7 @@ async def end(
     if op == "release" and oracle.held:
         request = oracle.held.pop(number % len(oracle.held))
         grant = answers.pop(request).result()
-        assert isinstance(grant, Granted)
+        assert isinstance(grant, LockGrant)
         await desk.locks.ask(grant.owner, Release(grant.resource, grant.token, session=grant.session, also=grant.also))
     elif op == "leave" and oracle.waiting:
         request = oracle.waiting.pop(number % len(oracle.waiting))

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posthouse.journal.digest import digest_records
+from posthouse.model.api import ArchivedRange
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.lease import LockRow
 from posthouse.model.lease_table import LeaseTable
-from posthouse.relay.ops.housekeeping import ArchivedRange, Pruning
+from posthouse.relay.ops.housekeeping import Pruning
 from posthouse.relay.ops.maintenance import check_locks, check_token_counter, replay_store_locks
 from posthouse.relay.store.sqlite.meshes_and_locks import all_locks, last_token
 from posthouse.relay.wire.lock_operations import Break

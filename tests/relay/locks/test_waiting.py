@@ -10,7 +10,8 @@ from collections import Counter
 import aiohttp
 import pytest
 
-from posthouse.relay.wire.lock_operations import Granted, LockAnswer
+from posthouse.model.lock_api import LockGrant
+from posthouse.relay.wire.lock_operations import LockAnswer
 from tests.relay.edge import Edge
 from tests.relay.locks.desk import PATIENCE_S, Desk, code_of, node, token_of
 from tests.relay.locks.transports import LockRelay, granted
@@ -214,7 +215,7 @@ async def test_no_refused_waiter_holds_the_lock(desk: Desk) -> None:
         await asyncio.sleep(chance.choice([0, 0.001, 0.003]))
         again = desk.acquire(owner, wait_ms=3) if chance.random() < 0.5 else None  # while it still holds the lock
         assert not isinstance(await desk.release(owner, token), Exception)
-        if again is not None and isinstance(grant := await again, Granted):
+        if again is not None and isinstance(grant := await again, LockGrant):
             await give_back(owner, grant.token)
 
     async def work(owner: str) -> None:
@@ -224,7 +225,7 @@ async def test_no_refused_waiter_holds_the_lock(desk: Desk) -> None:
             asked = [desk.acquire(owner, wait_ms=wait_ms, request_id=request_id)]
             if request_id is not None and chance.random() < 0.5:
                 asked.append(desk.acquire(owner, wait_ms=wait_ms, request_id=request_id))
-            for token in {answer.token for answer in await asyncio.gather(*asked) if isinstance(answer, Granted)}:
+            for token in {answer.token for answer in await asyncio.gather(*asked) if isinstance(answer, LockGrant)}:
                 await give_back(owner, token)
 
     async with asyncio.timeout(PATIENCE_S):

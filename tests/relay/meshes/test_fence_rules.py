@@ -10,12 +10,13 @@ import pytest
 from posthouse.model.clock import FakeClock
 from posthouse.model.fence_rules import FenceRule, missing_fence
 from posthouse.model.lease import FenceTag
+from posthouse.model.lock_api import LockGrant
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.meshes import fence_rules
 from posthouse.relay.ops.maintenance import check_relay
 from posthouse.relay.store.sqlite.store import FILE_NAME
 from posthouse.relay.wire.accept_results import Answer, Declined
-from posthouse.relay.wire.lock_operations import Acquire, Granted
+from posthouse.relay.wire.lock_operations import Acquire
 from tests.relay.accept.answers import code
 from tests.relay.authors import ALICE, BOB, Author
 from tests.relay.meshes.conftest import ADMIN
@@ -24,7 +25,7 @@ from tests.relay.meshes.refusal import refused
 
 async def granted(core: RelayEngine, author: Author, resource: str) -> str:
     answer = await core.locks.ask(author.node, Acquire(resource, 60_000))
-    assert isinstance(answer, Granted), answer
+    assert isinstance(answer, LockGrant), answer
     return str(answer.token)
 
 

@@ -8,8 +8,9 @@ import apsw
 import pytest
 
 from posthouse.journal.digest import content_digest, digest_contents, digest_records
+from posthouse.model.api import ArchivedRange
 from posthouse.relay.messages.consistency import DELIVERY_RULES
-from posthouse.relay.ops.housekeeping import ArchivedRange, Pruning
+from posthouse.relay.ops.housekeeping import Pruning
 from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.relay.edge import Author
 from tests.relay.messages.checked import checked, findings, history
@@ -69,7 +70,7 @@ async def test_check_holds_after_pruning(tmp_path: Path) -> None:
         records = await store.journal(0, 10_000)
         stored = await store.contents(0, extent.head)
         contents = digest_contents([content_digest(raw or b"") for raw, _digest in stored])
-        archived = ArchivedRange(store.epoch, 1, extent.head, digest_records(records), contents)
+        archived = ArchivedRange(store.epoch, 1, extent.head, digest_records(records), contents, contents_version=2)
         await Pruning(store).prune(archived)
         alice, bob = Author(), Author()
         await send(edge, direct(alice, bob, "after"))

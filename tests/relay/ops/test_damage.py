@@ -15,6 +15,7 @@ from posthouse.keys import keyfile
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.filters import Filter
+from posthouse.model.lock_api import LockGrant
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.ops.maintenance import check_relay, check_rules, reindex_relay
 from posthouse.relay.ops.salvage import export_relay, import_relay
@@ -22,7 +23,7 @@ from posthouse.relay.server import KEY_NAME
 from posthouse.relay.store.event_rows import StoredEvent
 from posthouse.relay.store.high_water import MarkFile
 from posthouse.relay.wire.accept_results import Accepted
-from posthouse.relay.wire.lock_operations import Acquire, Granted
+from posthouse.relay.wire.lock_operations import Acquire
 from tests.relay.authors import ALICE, BOB, Author
 from tests.relay.edge import Edge, running
 
@@ -48,7 +49,7 @@ async def fill(folder: Path, clock: FakeClock) -> None:
         await core.administration.create_mesh(ALICE.node, "lab", is_open=False)
         await core.participation.create_topic(ALICE.node, "lab", "news")
         await core.accept(ALICE.raw(1000, ("p", BOB.node), ("c", "waits"), content="hello"))
-        assert isinstance(await core.locks.ask(ALICE.node, Acquire("db", 5_000)), Granted)
+        assert isinstance(await core.locks.ask(ALICE.node, Acquire("db", 5_000)), LockGrant)
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ async def test_sound_store_is_the_same_after_export_and_import(path: Path, tmp_p
             assert new.meshes.find(mesh).members == old.meshes.find(mesh).members
         token = await new.locks.ask(BOB.node, Acquire("db", 5_000))
         last = await old.store.last_token()
-        assert isinstance(token, Granted) and token.token > last
+        assert isinstance(token, LockGrant) and token.token > last
         known = await new.accept((await raws(old))[0])
         assert isinstance(known, Accepted) and known.duplicate
         (message,) = (await new.query(ALICE.node, [Filter(kinds=frozenset({1000}))])).events

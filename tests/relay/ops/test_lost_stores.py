@@ -18,13 +18,14 @@ from posthouse.keys import keyfile
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.lease import LockRow
+from posthouse.model.lock_api import LockGrant
 from posthouse.relay.listen import ListenAddress
 from posthouse.relay.ops.maintenance import backup_relay, check_relay, restore_relay
 from posthouse.relay.server import KEY_NAME, RelayServer, ServerSettings
 from posthouse.relay.store.high_water import FILE_NAME as MARK_NAME
 from posthouse.relay.store.high_water import MarkFile
 from posthouse.relay.store.sqlite.store import COMPONENTS, FILE_NAME
-from posthouse.relay.wire.lock_operations import Acquire, Granted, Release
+from posthouse.relay.wire.lock_operations import Acquire, Release
 from posthouse.sqlite.store_lock import StoreLock
 from posthouse.storage.sql_files import Component
 from tests.relay.locks.desk import node
@@ -68,7 +69,7 @@ class House:
             locks = server.context.engine.locks
             for resource in resources:
                 answer = await locks.ask(ALICE, Acquire(resource, 5_000))
-                assert isinstance(answer, Granted), answer
+                assert isinstance(answer, LockGrant), answer
                 self.tokens.append(answer.token)
                 await locks.ask(ALICE, Release(resource, answer.token))
 
@@ -301,14 +302,14 @@ async def test_mark_follows_the_store_and_covers_every_token_after_a_stop(house:
         assert keeper is not None
         await keeper.write()
         counter = await server.context.engine.store.last_token()
-        assert isinstance(granted, Granted) and granted.token <= counter
+        assert isinstance(granted, LockGrant) and granted.token <= counter
         assert first is not None and house.mark_file.read() == first.__class__(
             first.epoch, first.head + 1, counter, first.boot_id, first.boot_ns
         )
         granted = await server.context.engine.locks.ask(BOB, Acquire("b", 5_000))
         head = (await server.context.engine.store.extent()).head
     last = house.mark_file.read()
-    assert isinstance(granted, Granted) and last is not None
+    assert isinstance(granted, LockGrant) and last is not None
     assert last.head == head and last.token_counter >= granted.token
 
 
@@ -319,7 +320,7 @@ async def test_lease_that_the_mark_saw_over_stays_over_after_a_reboot(house: Hou
         await server.context.engine.locks.ask(ALICE, Acquire("active", 5_000))
     house.clock.reboot()
     async with house.run() as server:
-        assert isinstance(await server.context.engine.locks.ask(BOB, Acquire("over", 5_000)), Granted)
+        assert isinstance(await server.context.engine.locks.ask(BOB, Acquire("over", 5_000)), LockGrant)
         assert isinstance(await server.context.engine.locks.ask(BOB, Acquire("active", 5_000)), PosthouseError)
 
 

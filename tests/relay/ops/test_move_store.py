@@ -20,6 +20,7 @@ from posthouse.journal.cursor import Extent
 from posthouse.model.clock import FakeClock, SystemClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.filters import Filter
+from posthouse.model.lock_api import LockGrant
 from posthouse.pipeline.demo.cast import make_cast
 from posthouse.pipeline.demo.demo_history import START_NS
 from posthouse.pipeline.demo.relay_scene import play_relay
@@ -30,7 +31,7 @@ from posthouse.relay.ops.move_store import move_to_file, move_to_server
 from posthouse.relay.ops.table_copy import common_tables
 from posthouse.relay.store.postgresql.pg_journal import find_stored
 from posthouse.relay.store.sqlite.store import SqliteStore, find_moved, stored_extent
-from posthouse.relay.wire.lock_operations import Acquire, Granted
+from posthouse.relay.wire.lock_operations import Acquire
 from posthouse.sqlite.connection import open_reader
 from tests.cli.command_line import CommandLine, Outcome
 from tests.postgresql.server import PostgresServer
@@ -56,7 +57,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def _add_any_text(folder: Path) -> None:
     core = await RelayEngine.start(EngineSettings(folder, RELAY, admins=(ALICE.node,)), CLOCK)
     grant = await core.locks.ask(ALICE.node, Acquire("deploy", 600_000))
-    assert isinstance(grant, Granted)
+    assert isinstance(grant, LockGrant)
     await core.accept(ALICE.raw(30_000, ("d", ANY_TEXT), content=ANY_TEXT))
     await core.close()
 
@@ -99,7 +100,7 @@ async def test_relay_goes_on_at_its_new_place_and_a_reader_at_its_cursor(file: P
     read = await moved.query(ALICE.node, mine, cursor=core.cursor(seq))
     assert [stored.seq for stored in read.events] == [later]
     locked = await moved.locks.ask(Author(5).node, Acquire("deploy", 1_000))
-    assert not isinstance(locked, Granted)
+    assert not isinstance(locked, LockGrant)
     await moved.close()
     await asyncio.to_thread(move_to_file, database, file)
     assert check_relay(file) == []

@@ -2,21 +2,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from posthouse.journal.digest import content_digest, digest_contents, digest_records
+from posthouse.model.api import ArchivedRange
 from posthouse.model.clock import FakeClock
 from posthouse.model.event import Coordinate, encode_event
 from posthouse.model.filters import Filter
+from posthouse.model.lock_api import LockGrant
 from posthouse.model.node import Role
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.ops import housekeeping as pruning
-from posthouse.relay.ops.housekeeping import ArchivedRange
 from posthouse.relay.ops.maintenance import check_relay
-from posthouse.relay.wire.lock_operations import Acquire, Granted
+from posthouse.relay.wire.lock_operations import Acquire
 from tests.relay.accept.answers import accepted, code
 from tests.relay.authors import ALICE, BOB, Author
 from tests.relay.meshes.refusal import refused
@@ -38,7 +39,7 @@ async def archived(core: RelayEngine, from_seq: int, to_seq: int, *, has_content
     _columns, rows = await core.store.feed("events", from_seq - 1, to_seq - from_seq + 1)
     events = [row[10].encode() for row in rows if row[0] <= to_seq and row[9] is None]
     contents = digest_contents(map(content_digest, events)) if has_contents else None
-    return ArchivedRange(core.store.epoch, from_seq, to_seq, digest_records(records), contents)
+    return ArchivedRange(core.store.epoch, from_seq, to_seq, digest_records(records), contents, contents_version=2)
 
 
 async def prune(core: RelayEngine, to_seq: int, from_seq: int = 1, *, has_contents: bool = True) -> int:
@@ -63,7 +64,7 @@ async def test_pruned_events_lose_their_content_and_current_ones_keep_it(core: R
 
 async def test_pruning_keeps_the_pointer_of_a_resource_although_its_event_was_replaced(core: RelayEngine) -> None:
     grant = await core.locks.ask(ALICE.node, Acquire("deploy", 60_000))
-    assert isinstance(grant, Granted)
+    assert isinstance(grant, LockGrant)
     fence = ("fence", "deploy", str(grant.token))
     for content in ("v1", "v2"):
         assert code(await core.accept(ALICE.raw(30_000, ("d", "x"), fence, content=content))) == "201"

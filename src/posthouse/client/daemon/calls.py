@@ -17,10 +17,10 @@ import msgspec
 
 from posthouse.client.daemon import local_api as api
 from posthouse.client.failures import error_from
-from posthouse.model.api import LockGrant
 from posthouse.model.clock import system_clock
 from posthouse.model.envelope import Usage
 from posthouse.model.errors import ERROR_CODES, PosthouseError, error
+from posthouse.model.lock_api import LockGrant
 from posthouse.model.ulid import UlidGenerator
 from posthouse.model.usage import with_usage
 

@@ -43,8 +43,9 @@ from posthouse.client.daemon.event_stream import (
 )
 from posthouse.client.daemon.locate import acting_agent, daemon_address
 from posthouse.client.daemon.request_calls import AnswerPoll, OnPartial
-from posthouse.model.api import Answer, LockGrant
 from posthouse.model.errors import PosthouseError
+from posthouse.model.lock_api import LockGrant
+from posthouse.model.message_api import Answer
 
 if TYPE_CHECKING:
     from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from posthouse.model.message_api import Answer
+
 T = TypeVar("T")
 _NEWER_COUNTED = 100  # the daemon counts no further
 
@@ -265,6 +267,16 @@ class RequeuedRow(msgspec.Struct, frozen=True):
     aborted_row_id: str
     new_row_id: str | None = None
     new_client_message_id: str | None = None
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """Answers to a request, in the order in which they came."""
+
+    items: list[Answer]
+    #: where the next ones begin
+    position: int
+    #: True after the last answer, and after the deadline
+    is_over: bool
 
 
 class PausedState(msgspec.Struct, frozen=True):

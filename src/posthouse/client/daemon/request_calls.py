@@ -11,29 +11,17 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
 from posthouse.client.daemon import calls
 from posthouse.client.daemon.calls import Call, SendOptions, as_struct
 from posthouse.client.daemon.event_stream import LongPoll
-from posthouse.client.daemon.local_api import Accepted
-from posthouse.model.api import Answer
+from posthouse.client.daemon.local_api import Accepted, Answers
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import error
+from posthouse.model.message_api import Answer
 from posthouse.model.request import AnswerState, new_request, unanswered
 
 #: callback(answer) for each partial answer
 OnPartial = Callable[[Answer], None]
-
-
-class Answers(msgspec.Struct, frozen=True):
-    """Answers to a request, in the order in which they came."""
-
-    items: list[Answer]
-    #: where the next ones begin
-    position: int
-    #: True after the last answer, and after the deadline
-    is_over: bool
 
 
 class AnswerPoll:

@@ -14,15 +14,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from typing import Any, Literal
 
-import msgspec
-
 from posthouse.client.locks.lock_watches import LockWatches
 from posthouse.client.stream.frames import read_lock_answer, write_command
 from posthouse.client.stream.pending import Answer, Kind, Pending, PendingCommands
-from posthouse.model.api import LockGrant, LockList, LocksBroken, LockStatus
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import LOCK_WAIT_MAX_MS, MILLISECOND_NS
+from posthouse.model.lock_api import LockGrant, LockList, LocksBroken, LockStatus
 
 LockMode = Literal["exclusive", "shared"]
 _KEPT_REQUESTS = 1_000
@@ -134,7 +132,7 @@ class LockCommands:
                 self._note_granted(request.request_id)
             request.future.set_result(answer)
         elif request.op == "acquire" and not isinstance(answer, PosthouseError):
-            self._return_grant(request, read_lock_answer(answer, _Granted, self.origin).token)
+            self._return_grant(request, read_lock_answer(answer, LockGrant, self.origin).token)
 
     def _forget(self, request: _LockRequest) -> None:
         self._commands.discard(request)
@@ -158,10 +156,6 @@ class LockCommands:
             self._granted[request_id] = None
             while len(self._granted) > _KEPT_REQUESTS:
                 del self._granted[next(iter(self._granted))]
-
-
-class _Granted(msgspec.Struct):
-    token: int
 
 
 class LockCalls:

@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator
 
 from posthouse.client.stream.frames import read_lock_answer, write_command
 from posthouse.client.stream.pending import Answer, Kind, Pending, PendingCommands
-from posthouse.model.api import LockStatus
 from posthouse.model.errors import PosthouseError
+from posthouse.model.lock_api import LockStatus
 
 #: mesh and resource
 _Key = tuple[str, str]

@@ -25,6 +25,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import CONFIRMATION, Event
 from posthouse.model.limits import CONFIRMATION_MAX_IDS
 from posthouse.model.message import Message, read_message
+from posthouse.model.message_api import Ignored
 from posthouse.model.strict_json import parse_jcs
 from posthouse.tracing import TRACEPARENT, Role, Span, Tracer, valid_traceparent
 
@@ -165,13 +166,8 @@ _NO_EFFECT = "confirmation_without_effect"
 _ALREADY_CLOSED = frozenset({"delivery_closed", "delivery_unknown"})
 
 
-class _Ignored(msgspec.Struct):
-    id: str
-    reason: str
-
-
 class _IgnoredIds(msgspec.Struct):
-    ignored: list[_Ignored] | None = None
+    ignored: list[Ignored] | None = None
 
 
 class _ConfirmCall:

@@ -8,29 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from posthouse.client.transport import Requests
-from posthouse.model.api import MessageStates, Queue, QueueRow, Requeued
 from posthouse.model.errors import error
 from posthouse.model.event import is_event_id
+from posthouse.model.message_api import MessageStates, PurgedMessages, Queue, QueueList, QueueRow, QueueRows, Requeued
 from posthouse.model.node import validate_mesh_name
-
-
-class _QueuePage(msgspec.Struct):
-    queues: list[Queue]
-    next: str | None = None
-
-
-class QueueRowPage(msgspec.Struct, frozen=True):
-    """Messages of queues, and where the next page continues; None at the end."""
-
-    rows: list[QueueRow]
-    next: str | None = None
-
-
-class _Purged(msgspec.Struct):
-    purged: tuple[str, ...]
 
 
 class Queues:
@@ -50,7 +32,7 @@ class Queues:
         queues: list[Queue] = []
         after: str | None = None
         while True:
-            page = await self._requests.get_as(_QueuePage, _path(mesh), {"after": after})
+            page = await self._requests.get_as(QueueList, _path(mesh), {"after": after})
             queues += page.queues
             if (after := page.next) is None or (limit is not None and len(queues) >= limit):
                 return queues if limit is None else queues[:limit]
@@ -75,10 +57,10 @@ class Queues:
         state: str = "open",
         after: str | None = None,
         limit: int | None = None,
-    ) -> QueueRowPage:
+    ) -> QueueRows:
         """Return one page of messages, after `next` of the page before."""
         parameters = {"node": node, "state": state, "after": after, "limit": limit}
-        return await self._requests.get_as(QueueRowPage, _path(mesh, "/rows"), parameters)
+        return await self._requests.get_as(QueueRows, _path(mesh, "/rows"), parameters)
 
     async def purge(
         self,
@@ -98,7 +80,7 @@ class Queues:
         purged: tuple[str, ...] = ()
         for each in states:
             body = _without_none({"node": node, "ids": ids, "state": each, "via": via})
-            purged += (await self._requests.post_as(_Purged, _path(mesh, "/purge"), body)).purged
+            purged += (await self._requests.post_as(PurgedMessages, _path(mesh, "/purge"), body)).purged
         return purged
 
     async def requeue(

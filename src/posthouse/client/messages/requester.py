@@ -13,29 +13,22 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from posthouse.client.failures import Backoff
-from posthouse.client.stored_events import StoredBody
 from posthouse.client.transport import Requests
 from posthouse.client.trust.signing import Signer, open_content, verify_events, with_mesh
-from posthouse.model.api import Answer
+from posthouse.model.api import AnswerLine
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import CONFIRMATION, Event
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.message import Message, read_message
+from posthouse.model.message_api import Answer
 from posthouse.model.request import AnswerState, RequestMark, is_answer_to, message_meta, read_answer_state, unanswered
 
 #: callback(answer) for each partial answer
 OnPartial = Callable[[Answer], None]
 #: failures after which the same request is sent again
 _RETRIED = frozenset({"relay_unreachable", "relay_stopping", "token_invalid"})
-
-
-class _Line(msgspec.Struct):
-    type: str
-    event: StoredBody | None = None
 
 
 class Requester:
@@ -88,7 +81,7 @@ class _Call:
     async def _once(self) -> Answer:
         async with contextlib.aclosing(self._requests.post_lines("/v1/request", {"event": self._event})) as lines:
             async for data in lines:
-                line = self._requests.decode(data, _Line)
+                line = self._requests.decode(data, AnswerLine)
                 if line.type == "expired":
                     raise TimeoutError
                 if line.type == "stopping":
@@ -102,11 +95,11 @@ class _Call:
                     self._on_partial(answer)
         raise error("relay_stopping")
 
-    async def _read(self, line: _Line) -> Answer | None:
+    async def _read(self, line: AnswerLine) -> Answer | None:
         """Return the new answer in a line, verified and confirmed."""
         if line.event is None:
             return None
-        event = line.event.stored().event
+        event = line.event.event
         if event.id in self._seen:
             return None
         self._seen.add(event.id)

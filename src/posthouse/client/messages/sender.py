@@ -34,6 +34,7 @@ from posthouse.model.message import (
     meta_field,
     validate_client_message_id,
 )
+from posthouse.model.message_api import NotQueued
 from posthouse.model.node import validate_node_id
 from posthouse.model.request import ANSWER, AnswerState
 from posthouse.model.subjects import validate_topic
@@ -223,13 +224,6 @@ def _meta(given: MessageOptions) -> str:
 KEPT_REQUESTS = 1_000  # bounds the memory for retries by client_message_id
 
 
-class NotQueued(NamedTuple):
-    """A subscriber of a topic whose queue was full."""
-
-    recipient: str
-    reason: str
-
-
 class Sent(msgspec.Struct, frozen=True):
     """The relay's answer for a message it has stored."""
 
@@ -239,7 +233,7 @@ class Sent(msgspec.Struct, frozen=True):
     client_message_id: str
     #: True if the relay had the message already
     duplicate: bool
-    #: subscribers of the topic that did not get it
+    #: readers of the topic whose queue had no room
     not_queued: tuple[NotQueued, ...]
     #: True while the relay still has the content
     history_available: bool
@@ -279,15 +273,10 @@ class Sender:
         return kept[1]
 
 
-class _NotQueuedRow(msgspec.Struct):
-    recipient: str
-    reason: str
-
-
 class _SendAnswer(msgspec.Struct):
     id: str | None = None
     client_message_id: str = ""
-    not_queued: list[_NotQueuedRow] | None = None
+    not_queued: tuple[NotQueued, ...] | None = None
     history_available: bool = True
 
 
@@ -303,7 +292,7 @@ def sent_from(published: Published, relay: str) -> Sent:
         seq=published.seq or 0,
         client_message_id=answer.client_message_id,
         duplicate=published.duplicate,
-        not_queued=tuple(NotQueued(row.recipient, row.reason) for row in answer.not_queued or ()),
+        not_queued=answer.not_queued or (),
         history_available=answer.history_available,
         event=event,
     )

@@ -19,6 +19,7 @@ import msgspec
 from posthouse.client.trust.signing import verification_errors
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, decode_event, is_event_id
+from posthouse.model.message_api import ConfirmedItem
 from posthouse.model.profile import AgentProfile
 
 _encode = msgspec.json.Encoder().encode
@@ -158,14 +159,6 @@ class DeliveryInfo(msgspec.Struct, frozen=True):
 
     was_stored: bool
     attempt: int
-
-
-class ConfirmedItem(msgspec.Struct, frozen=True):
-    """One message that its reader has confirmed."""
-
-    id: str
-    was_stored: bool
-    at_ns: int
 
 
 class SubscribedEvent(NamedTuple):

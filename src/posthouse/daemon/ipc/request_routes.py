@@ -13,17 +13,18 @@ from typing import Annotated
 
 import msgspec
 
+from posthouse.client.daemon.local_api import Answers
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.inbox.inbox_items import InboxItem
 from posthouse.daemon.ipc.merged import find_outbox_row
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.outbox_rows import OutboxRow
 from posthouse.http.response import HttpResponse, json_response
-from posthouse.model.api import Answer
 from posthouse.model.errors import error
 from posthouse.model.event import decode_event
 from posthouse.model.limits import INT64_MAX, SECOND_NS
 from posthouse.model.message import Message, read_message
+from posthouse.model.message_api import Answer
 from posthouse.model.outbox_rules import OutboxStatus
 from posthouse.model.request import AnswerState, message_meta, read_answer_state, read_request
 
@@ -35,16 +36,6 @@ class AnswersQuery(msgspec.Struct, forbid_unknown_fields=True):
     #: only answers after this position
     after: Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)] = 0
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] = 0.0
-
-
-class Answers(msgspec.Struct):
-    """Answers to a request, in the order in which they came."""
-
-    items: list[Answer]
-    #: where the next ones begin
-    position: int
-    #: true after the last answer, and after the deadline
-    is_over: bool
 
 
 async def list_answers(call: LocalCall) -> HttpResponse:

@@ -13,6 +13,7 @@ import msgspec
 from posthouse.client.daemon.local_api import (
     Accepted,
     Agent,
+    Answers,
     DaemonVersion,
     Health,
     InboxItem,
@@ -44,8 +45,8 @@ from posthouse.journal.store import Store
 from posthouse.mcp.streamable_http import PATH as MCP_PATH
 from posthouse.mcp.streamable_http import delete_session, post_message
 from posthouse.model.address import AGENT_HEADER
-from posthouse.model.api import LockGrant
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
+from posthouse.model.lock_api import LockGrant
 from posthouse.model.node import validate_mesh_name
 from posthouse.version import __version__
 
@@ -281,7 +282,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         "/v1/answers/{id}",
         request_routes.list_answers,
         query=request_routes.AnswersQuery,
-        responses={200: request_routes.Answers},
+        responses={200: Answers},
     ),
     Route(
         "GET",

@@ -17,9 +17,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from posthouse.client.daemon import Reservation
 from posthouse.mcp.tool import ToolCall, ToolSpec
-from posthouse.model.api import LockGrant
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import LEASE_MAX_MS
+from posthouse.model.lock_api import LockGrant
 
 DEFAULT_LEASE_S = 60
 _MS = 1000

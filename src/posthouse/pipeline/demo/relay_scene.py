@@ -15,6 +15,7 @@ from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock
 from posthouse.model.event import PROFILE
 from posthouse.model.limits import DAY_S
+from posthouse.model.lock_api import LockGrant
 from posthouse.model.node import DEFAULT_MESH, Role
 from posthouse.model.rate import Rate
 from posthouse.pipeline.demo.cast import Agent, Timeline, moments
@@ -23,7 +24,7 @@ from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.messages.settings import DeliverySettings
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.wire.delivery_rows import PARKED
-from posthouse.relay.wire.lock_operations import Acquire, Granted, LockAnswer, Release, Renew
+from posthouse.relay.wire.lock_operations import Acquire, LockAnswer, Release, Renew
 
 _REQUEUED = 0.6  # of parked deliveries; the rest is purged
 
@@ -94,31 +95,31 @@ class LockContention:
 
     def _answered(self, agent: Agent, future: asyncio.Future[LockAnswer]) -> None:
         grant = None if future.cancelled() else future.result()
-        if not isinstance(grant, Granted):
+        if not isinstance(grant, LockGrant):
             return
         if self._rng.random() < _DIES:
             self._timeline.after(_LEASE_MS / 1000 + _AFTER_LEASE_S, partial(self._acquire_expired, agent, grant))
         else:
             self._work(agent, grant, self._rng.uniform(1, 40))
 
-    def _work(self, agent: Agent, grant: Granted, rest_s: float) -> None:
+    def _work(self, agent: Agent, grant: LockGrant, rest_s: float) -> None:
         if rest_s > _RENEW_S:
             self._timeline.after(_RENEW_S, lambda: self._renew(agent, grant, rest_s - _RENEW_S))
         else:
             self._timeline.after(rest_s, lambda: self._release(agent, grant))
 
-    async def _renew(self, agent: Agent, grant: Granted, rest_s: float) -> None:
+    async def _renew(self, agent: Agent, grant: LockGrant, rest_s: float) -> None:
         answer = await self._core.locks.ask(agent.node, Renew(grant.resource, grant.token, _LEASE_MS))
-        if isinstance(answer, Granted):
+        if isinstance(answer, LockGrant):
             self._work(agent, grant, rest_s)
 
-    async def _release(self, agent: Agent, grant: Granted) -> None:
+    async def _release(self, agent: Agent, grant: LockGrant) -> None:
         await self._core.locks.ask(agent.node, Release(grant.resource, grant.token))
 
-    async def _acquire_expired(self, agent: Agent, grant: Granted) -> None:
+    async def _acquire_expired(self, agent: Agent, grant: LockGrant) -> None:
         """Request a lock whose holder died: the relay grants it to the first waiting agent, else to this one."""
         again = await self._core.locks.ask(agent.node, Acquire(grant.resource, _LEASE_MS))
-        if isinstance(again, Granted):
+        if isinstance(again, LockGrant):
             self._work(agent, again, self._rng.uniform(1, 5))
 
 

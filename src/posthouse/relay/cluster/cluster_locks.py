@@ -13,23 +13,15 @@ from functools import partial
 from typing import Any
 
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.lock_api import LockList, LockStatus
 from posthouse.relay.accept.mesh_registry import Meshes, Right
-from posthouse.relay.cluster.peer_frames import unpack_lock_answer
+from posthouse.relay.cluster.peer_frames import operation_name, unpack_lock_answer
 from posthouse.relay.cluster.peer_links import PeerLink
 from posthouse.relay.locks.service import Locks, is_never_gone, right_error, settle_future
 from posthouse.relay.locks.waiters import LockRequest
 from posthouse.relay.locks.watches import LockWatch
 from posthouse.relay.metrics import MetricsObserver, NullObserver
-from posthouse.relay.wire.lock_operations import (
-    Acquire,
-    Inspect,
-    ListLocks,
-    LockAnswer,
-    LockPage,
-    LockState,
-    OnLockAnswer,
-    Watch,
-)
+from posthouse.relay.wire.lock_operations import Acquire, Inspect, ListLocks, LockAnswer, OnLockAnswer, Watch
 
 Reply = list[Any]
 _PATIENCE_S = 6.0  # longer than an election takes
@@ -110,7 +102,7 @@ class ClusterLocks:
         else:
             self._start(self._submit_later(node, request, on_answer, is_gone))
 
-    def watch(self, node: str, request: Inspect, on_state: Callable[[LockState | PosthouseError], None]) -> LockWatch:
+    def watch(self, node: str, request: Inspect, on_state: Callable[[LockStatus | PosthouseError], None]) -> LockWatch:
         """Show a lock to a node now and after each change of its holders; raises why it may not."""
         refusal = right_error(self._meshes, node, request.mesh, Right.READ)
         if refusal is not None:
@@ -126,7 +118,7 @@ class ClusterLocks:
             self._detach(watch)
             del self._watches[watch]
 
-    async def list(self, node: str, request: ListLocks) -> LockPage:
+    async def list(self, node: str, request: ListLocks) -> LockList:
         """Return a page of the locks that a node may see."""
         answer: asyncio.Future[LockAnswer] = self._loop.create_future()
         await self._wait_for_leader(is_never_gone)
@@ -138,7 +130,7 @@ class ClusterLocks:
         page = await answer
         if isinstance(page, PosthouseError):
             raise page
-        assert isinstance(page, LockPage)
+        assert isinstance(page, LockList)
         return page
 
     def _forward(
@@ -159,7 +151,7 @@ class ClusterLocks:
             else:
                 on_answer(unpack_lock_answer(*reply), None)
 
-        number = leader.ask(on_reply, "LOCK", node, type(request).__name__, request)
+        number = leader.ask(on_reply, "LOCK", node, operation_name(type(request)), request)
         if isinstance(request, Acquire) and request.wait_ms > 0:
             self._waits[leader, number] = (is_gone, on_answer)
 
@@ -199,7 +191,7 @@ class ClusterLocks:
             self.local.watches.add(watch)
         elif self._leader is not None:
             operation = Watch(watch.resource, watch.mesh)
-            number = self._leader.ask(partial(self._show, watch), "LOCK", watch.node, Watch.__name__, operation)
+            number = self._leader.ask(partial(self._show, watch), "LOCK", watch.node, operation_name(Watch), operation)
             self._watches[watch] = (self._leader, number)
 
     def _detach(self, watch: LockWatch) -> None:
@@ -220,7 +212,7 @@ class ClusterLocks:
             if state.code == "leader_lost":
                 return
             self._watches.pop(watch, None)
-        assert isinstance(state, LockState | PosthouseError)
+        assert isinstance(state, LockStatus | PosthouseError)
         watch.on_state(state)
 
     async def _withdraw_gone(self) -> None:

@@ -20,11 +20,13 @@ from typing import Any
 import msgspec
 
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.lock_api import LockGrant, LockList, LocksBroken, LockStatus
 from posthouse.relay.wire.accept_results import (
     Accepted,
     Answer,
     ConfirmationAccepted,
     Declined,
+    DeletionAccepted,
     MessageAccepted,
     MessageKnown,
     ReceiptAccepted,
@@ -33,29 +35,44 @@ from posthouse.relay.wire.accept_results import (
 from posthouse.relay.wire.lock_operations import (
     Acquire,
     Break,
-    Broken,
     Freed,
-    Granted,
     Inspect,
     ListLocks,
     LockAnswer,
-    LockPage,
-    LockState,
     Release,
     Renew,
     Watch,
 )
 
 _REFUSED = "refused"
-_LOCK_ANSWERS: dict[str, Any] = {kind.__name__: kind for kind in (Granted, Freed, Broken, LockState, LockPage)}
+# The names are part of the frames and stay when a type gets another name.
+_LOCK_ANSWERS: dict[str, type[Any]] = {
+    "Granted": LockGrant,
+    "Freed": Freed,
+    "Broken": LocksBroken,
+    "LockState": LockStatus,
+    "LockPage": LockList,
+}
 _EVENT_ANSWERS: dict[str, type[Accepted]] = {
-    kind.__name__: kind
-    for kind in (Accepted, ReplacingAccepted, MessageAccepted, MessageKnown, ReceiptAccepted, ConfirmationAccepted)
+    "Accepted": Accepted,
+    "ReplacingAccepted": ReplacingAccepted,
+    "MessageAccepted": MessageAccepted,
+    "MessageKnown": MessageKnown,
+    "ReceiptAccepted": ReceiptAccepted,
+    "ConfirmationAccepted": ConfirmationAccepted,
+    "DeletionAccepted": DeletionAccepted,
 }
+_OPERATIONS: dict[str, type[Any]] = {
+    "Acquire": Acquire,
+    "Renew": Renew,
+    "Release": Release,
+    "Break": Break,
+    "Inspect": Inspect,
+    "Watch": Watch,
+    "ListLocks": ListLocks,
+}
+_NAMES = {kind: name for table in (_LOCK_ANSWERS, _EVENT_ANSWERS, _OPERATIONS) for name, kind in table.items()}
 LockOperation = Acquire | Renew | Release | Break | Inspect | ListLocks
-_OPERATIONS: dict[str, Any] = {
-    kind.__name__: kind for kind in (Acquire, Renew, Release, Break, Inspect, Watch, ListLocks)
-}
 
 
 def pack_error(failure: PosthouseError) -> dict[str, Any]:
@@ -70,7 +87,7 @@ def unpack_error(packed: dict[str, Any]) -> PosthouseError:
 
 def pack_lock_answer(answer: LockAnswer) -> tuple[str, Any]:
     """Return the kind of an answer, and the answer."""
-    return (_REFUSED, pack_error(answer)) if isinstance(answer, PosthouseError) else (type(answer).__name__, answer)
+    return (_REFUSED, pack_error(answer)) if isinstance(answer, PosthouseError) else (_NAMES[type(answer)], answer)
 
 
 def unpack_lock_answer(kind: str, packed: Any) -> LockAnswer:
@@ -79,6 +96,11 @@ def unpack_lock_answer(kind: str, packed: Any) -> LockAnswer:
         return unpack_error(packed)
     answer: LockAnswer = msgspec.convert(packed, _LOCK_ANSWERS[kind])
     return answer
+
+
+def operation_name(kind: type[LockOperation]) -> str:
+    """Return the name of a type of operations in frames."""
+    return _NAMES[kind]
 
 
 def unpack_operation(kind: str, packed: Any) -> LockOperation:
@@ -91,7 +113,7 @@ def pack_answer(event_id: str | None, answer: Answer) -> tuple[str, str | None, 
     """Return the answer to an event."""
     if isinstance(answer, Declined):
         return _REFUSED, event_id, pack_error(answer.error)
-    return type(answer).__name__, event_id, answer
+    return _NAMES[type(answer)], event_id, answer
 
 
 def unpack_answer(kind: str, event_id: str | None, packed: Any) -> Answer:

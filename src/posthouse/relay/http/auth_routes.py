@@ -15,6 +15,7 @@ from msgspec import Meta
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.keys import public_key
+from posthouse.model.api import ActiveInvite, InviteList
 from posthouse.model.errors import error
 from posthouse.model.event import Event
 from posthouse.model.limits import DAY_S
@@ -106,22 +107,6 @@ class InviteBody(msgspec.Struct):
     expires_at_ns: int
     #: names the invite when it is listed or revoked; not a secret
     id: str
-
-
-class ActiveInvite(msgspec.Struct):
-    """An invite that can be used now; its code is known only to its creator."""
-
-    id: str
-    role: Role
-    uses_left: int
-    expires_at_ns: int
-    creator: str
-
-
-class InviteList(msgspec.Struct):
-    """The invites to a mesh that can be used now, oldest first."""
-
-    invites: list[ActiveInvite]
 
 
 class InviteQuery(msgspec.Struct, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from posthouse.http.response import HttpResponse, json_response, problem_response
 from posthouse.http.router import Route
+from posthouse.model.api import Count, EventPage, StoredEventBody
 from posthouse.model.errors import error
 from posthouse.model.event import Coordinate, Event, is_event_id, is_replacing
 from posthouse.model.filters import Filter, filter_from_query
@@ -160,7 +161,7 @@ EVENT_ROUTES = (
         query_events,
         "Query stored events",
         query=EventQuery,
-        responses={200: schemas.EventPage},
+        responses={200: EventPage},
         has_tag_filters=True,
     ),
 )
@@ -171,7 +172,7 @@ async def count_events(call: RelayCall) -> HttpResponse:
     """Count the events that the filter matches and the caller may read."""
     if refused := _COUNT_REFUSED & {name for name, _ in call.target.query}:
         raise error("parameter_unknown", name=min(refused))
-    return json_response(schemas.Count(await call.context.engine.count(call.node, [filter_of(call)])))
+    return json_response(Count(await call.context.engine.count(call.node, [filter_of(call)])))
 
 
 COUNT_ROUTES = (
@@ -181,7 +182,7 @@ COUNT_ROUTES = (
         count_events,
         "Count stored events",
         query=FilterQuery,
-        responses={200: schemas.Count},
+        responses={200: Count},
         has_tag_filters=True,
     ),
 )
@@ -195,9 +196,7 @@ async def read_event(call: RelayCall) -> HttpResponse:
     return HttpResponse(200, schemas.stored_event(await call.context.engine.event(call.node, event_id)))
 
 
-ONE_EVENT_ROUTES = (
-    Route("GET", "/v1/events/{id}", read_event, "Read one event", responses={200: schemas.StoredEventBody}),
-)
+ONE_EVENT_ROUTES = (Route("GET", "/v1/events/{id}", read_event, "Read one event", responses={200: StoredEventBody}),)
 _KIND = re.compile(r"[1-9][0-9]{4}")
 HISTORY = "history"
 
@@ -271,14 +270,14 @@ ADDRESS_ROUTES = (
         latest_by_parameter,
         "Read the latest event of a coordinate, d as a parameter",
         query=AddressQuery,
-        responses={200: schemas.StoredEventBody},
+        responses={200: StoredEventBody},
     ),
     Route(
         "GET",
         _ADDRESS_PATH + "/{d}",
         latest,
         "Read the latest event of a coordinate",
-        responses={200: schemas.StoredEventBody},
+        responses={200: StoredEventBody},
         may_be_empty=_MAY_BE_EMPTY,
     ),
     Route(
@@ -287,7 +286,7 @@ ADDRESS_ROUTES = (
         history,
         "Read all events of a coordinate",
         query=HistoryQuery,
-        responses={200: schemas.EventPage},
+        responses={200: EventPage},
         may_be_empty=_MAY_BE_EMPTY,
     ),
 )
@@ -328,7 +327,7 @@ POINTER_ROUTES = (
         pointer,
         "Read the newest event under the fence of a resource",
         query=PointerQuery,
-        responses={200: schemas.StoredEventBody},
+        responses={200: StoredEventBody},
     ),
     Route(
         "GET",
@@ -336,6 +335,6 @@ POINTER_ROUTES = (
         pointer_by_parameter,
         "Read the newest event under the fence of a resource, given as ?resource=",
         query=NamedPointerQuery,
-        responses={200: schemas.StoredEventBody},
+        responses={200: StoredEventBody},
     ),
 )

@@ -14,6 +14,7 @@ from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import QUERY_MAX_LIMIT
+from posthouse.model.lock_api import LockGrant, LockList, LocksBroken, LockStatus
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.relay.context import RelayCall
 from posthouse.relay.http.schemas import LIMIT
@@ -22,14 +23,10 @@ from posthouse.relay.locks.waiters import LockRequest
 from posthouse.relay.wire.lock_operations import (
     Acquire,
     Break,
-    Broken,
     Freed,
-    Granted,
     Inspect,
     ListLocks,
     LockCursor,
-    LockPage,
-    LockState,
     Mesh,
     Release,
     Renew,
@@ -112,19 +109,19 @@ LOCK_ROUTES = (
         acquire,
         "Acquire a lock",
         bodies=(Acquire,),
-        responses={200: Granted},
+        responses={200: LockGrant},
         may_wait=True,
     ),
-    Route("POST", "/v1/locks/renew", renew, "Renew a lease", bodies=(Renew,), responses={200: Granted}),
+    Route("POST", "/v1/locks/renew", renew, "Renew a lease", bodies=(Renew,), responses={200: LockGrant}),
     Route("POST", "/v1/locks/release", release, "Release a lock", bodies=(Release,), responses={200: Freed}),
-    Route("POST", "/v1/locks/break", break_lock, "Break a lock", bodies=(Break,), responses={200: Broken}),
-    Route("GET", "/v1/locks/{resource}", inspect, "Inspect a lock", query=LockQuery, responses={200: LockState}),
+    Route("POST", "/v1/locks/break", break_lock, "Break a lock", bodies=(Break,), responses={200: LocksBroken}),
+    Route("GET", "/v1/locks/{resource}", inspect, "Inspect a lock", query=LockQuery, responses={200: LockStatus}),
     Route(
         "GET",
         "/v1/locks",
         show,
         "List locks, or inspect the one given as ?resource=",
         query=LocksQuery,
-        responses={200: (LockPage, LockState)},
+        responses={200: (LockList, LockStatus)},
     ),
 )

@@ -6,13 +6,14 @@ those of the caller.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
+from posthouse.model.api import MeshList
 from posthouse.model.limits import SUBJECT_MAX_BYTES, TOPIC_MAX_BYTES
 from posthouse.model.node import Role
 from posthouse.model.subjects import PATTERN_FORM, TOPIC_FORM
@@ -44,12 +45,6 @@ class MeshBody(msgspec.Struct):
     name: str
     open: bool
     creator: str
-
-
-class MeshList(msgspec.Struct):
-    """Meshes, each with its name, openness, and the caller's role and member name."""
-
-    meshes: list[dict[str, Any]]
 
 
 async def create_mesh(call: RelayCall) -> HttpResponse:

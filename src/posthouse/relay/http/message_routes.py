@@ -13,59 +13,14 @@ from msgspec import Meta
 
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
-from posthouse.model.api import Queue, Requeued
 from posthouse.model.errors import error
 from posthouse.model.event import is_event_id
 from posthouse.model.limits import QUERY_MAX_LIMIT
+from posthouse.model.message_api import MessageStates, PurgedMessages, Queue, QueueList, QueueRow, QueueRows, Requeued
 from posthouse.relay.context import RelayCall
 from posthouse.relay.http.schemas import EVENT_ID, LIMIT, READER
 from posthouse.relay.messages.operator_view import states_named
-from posthouse.relay.wire.delivery_rows import NotQueued, State
 from posthouse.relay.wire.lock_operations import Via
-
-
-class DeliveryState(msgspec.Struct):
-    """The state of a message for one recipient; times in nanoseconds, null if it has not happened."""
-
-    recipient: str
-    state: State
-    #: true if it waited in the queue; null until it is sent
-    was_stored: bool | None
-    #: number of times it was sent
-    attempts: int
-    queued_at_ns: int
-    sent_at_ns: int | None
-    closed_at_ns: int | None
-    #: reason of the reader that rejected it, or the limit that made it dead
-    reason: str | None
-    #: what became of a direct message after it was confirmed: read or rejected
-    receipt: str | None = None
-    #: when, by the clock of the reader's host
-    receipt_at_ms: int | None = None
-    #: why it was rejected
-    receipt_reason: str | None = None
-
-
-class MessageStates(msgspec.Struct):
-    """A message and its state for each recipient; its content is an event."""
-
-    id: str
-    seq: int
-    mesh: str
-    sender: str
-    #: the sender's agent; empty if the host itself sent it
-    from_agent: str
-    client_message_id: str
-    destination_kind: str
-    #: the topic, or the recipient's key in hex and, after a slash, its agent
-    destination_ref: str
-    first_seen_at_ns: int
-    #: false once its content was pruned
-    history_available: bool
-    mentions: list[str]
-    deliveries: list[DeliveryState]
-    #: readers of a topic whose queue had no room; they find the message in the topic's history
-    not_queued: list[NotQueued]
 
 
 async def show_message(call: RelayCall) -> HttpResponse:
@@ -99,13 +54,6 @@ class QueueQuery(msgspec.Struct, forbid_unknown_fields=True):
     limit: Annotated[int, LIMIT] | None = None
 
 
-class QueueList(msgspec.Struct):
-    """Queues that are not empty; if `next` is null there are no more."""
-
-    queues: list[Queue]
-    next: str | None
-
-
 class QueueRowsQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Rows of queues."""
 
@@ -113,26 +61,6 @@ class QueueRowsQuery(msgspec.Struct, forbid_unknown_fields=True):
     state: Annotated[Which, Meta(description="A state, or open, or parked.")] = "open"
     after: After | None = None
     limit: Annotated[int, LIMIT] | None = None
-
-
-class QueueRow(msgspec.Struct):
-    """A message in a queue, without its content."""
-
-    id: str
-    seq: int
-    #: its position in the queue
-    position: int
-    recipient: str
-    sender: str
-    state: State
-    was_stored: bool | None
-    attempts: int
-    timeouts: int
-    flaps: int
-    queued_at_ns: int
-    sent_at_ns: int | None
-    closed_at_ns: int | None
-    reason: str | None
 
 
 async def list_queue_rows(call: RelayCall) -> HttpResponse:
@@ -149,13 +77,6 @@ async def list_queue_rows(call: RelayCall) -> HttpResponse:
     )
     following = f"{found[-1]['position']} {found[-1]['recipient']}" if len(found) == limit else None
     return json_response(QueueRows(msgspec.convert(found, list[QueueRow]), following))
-
-
-class QueueRows(msgspec.Struct):
-    """Rows in the order of the queue."""
-
-    rows: list[QueueRow]
-    next: str | None
 
 
 class PurgeQueue(msgspec.Struct, forbid_unknown_fields=True):
@@ -175,12 +96,6 @@ class RequeueMessages(msgspec.Struct, forbid_unknown_fields=True):
     via: Via | None = None
 
 
-class PurgedMessages(msgspec.Struct):
-    """The ids of the messages that were purged."""
-
-    purged: list[str]
-
-
 async def list_queues(call: RelayCall) -> HttpResponse:
     """List the queues of a mesh that are not empty."""
     arguments = call.arguments(QueueQuery)
@@ -195,7 +110,7 @@ async def purge_queue(call: RelayCall) -> HttpResponse:
     node, body = call.node, await call.body(PurgeQueue)
     states = sorted(states_named(body.state))
     purged = await call.context.engine.queues.purge(node, call.params["mesh"], body.node, body.ids, states, body.via)
-    return json_response(PurgedMessages(purged))
+    return json_response(PurgedMessages(tuple(purged)))
 
 
 async def requeue_messages(call: RelayCall) -> HttpResponse:

@@ -18,15 +18,24 @@ from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.journal.cursor import Extent
 from posthouse.model import limits
-from posthouse.model.api import ClusterState, Compacted, Deleted, DeleteRequest, JournalPage, JournalRecord
+from posthouse.model.api import (
+    ArchivedRange,
+    ClusterState,
+    Compacted,
+    Deleted,
+    DeleteRequest,
+    JournalPage,
+    JournalRecord,
+    Pruned,
+)
 from posthouse.model.errors import error
 from posthouse.model.filters import Filter, filter_from_json
-from posthouse.model.limits import INT64_MAX, QUERY_MAX_LIMIT
+from posthouse.model.limits import QUERY_MAX_LIMIT
 from posthouse.relay.context import METRICS_PATH, RelayCall, features_of
 from posthouse.relay.http.schemas import CURSOR, LIMIT
 from posthouse.relay.metrics import CONTENT_TYPE
 from posthouse.relay.ops.deletion import DeletionOrder
-from posthouse.relay.ops.housekeeping import ArchivedRange, compact
+from posthouse.relay.ops.housekeeping import compact
 from posthouse.version import __version__
 
 
@@ -279,40 +288,13 @@ EXPORT_ROUTES = (
         media_type=MEDIA_TYPE,
     ),
 )
-Seq = Annotated[int, Meta(ge=1, le=INT64_MAX)]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-
-
-class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A range of the journal; `digest` is over its records' canonical lines, `contents` over its events.
-
-    Both are BLAKE3. `contents` covers the events without an expiration: version 1 as they are served, a line each,
-    version 2 their BLAKE3 digests, those of erased events included. Without it only records are deleted and events keep
-    their content.
-    """
-
-    epoch: str
-    from_seq: Seq
-    to_seq: Seq
-    digest: Digest
-    contents: Digest | None = None
-    contents_version: Annotated[int, Meta(ge=1, le=2)] = 1
-
-
-class PruneAnswer(msgspec.Struct):
-    """How many records were deleted, how many events lost their content, and the oldest seq that remains."""
-
-    pruned: int
-    emptied: int
-    oldest_seq: int
 
 
 async def prune_journal(call: RelayCall) -> HttpResponse:
     """Compute the digests and delete the range if they equal those given; refuse otherwise."""
-    body = await call.body(PruneRequest)
-    archived = ArchivedRange(body.epoch, body.from_seq, body.to_seq, body.digest, body.contents, body.contents_version)
+    archived = await call.body(ArchivedRange)
     pruned, oldest_seq = await call.context.engine.prune(call.node, archived)
-    return json_response(PruneAnswer(pruned.records, pruned.emptied, oldest_seq))
+    return json_response(Pruned(pruned.records, pruned.emptied, oldest_seq))
 
 
 PRUNE_ROUTES = (
@@ -321,8 +303,8 @@ PRUNE_ROUTES = (
         "/v1/admin/prune",
         prune_journal,
         "Delete an archived prefix of the journal (administrators)",
-        bodies=(PruneRequest,),
-        responses={200: PruneAnswer},
+        bodies=(ArchivedRange,),
+        responses={200: Pruned},
     ),
 )
 

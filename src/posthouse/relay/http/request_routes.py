@@ -20,6 +20,7 @@ from aiohttp import web
 
 from posthouse.http.response import SAFETY_HEADERS, HttpResponse
 from posthouse.http.router import Route
+from posthouse.model.api import AnswerLine
 from posthouse.model.errors import error
 from posthouse.model.event import Event
 from posthouse.model.limits import SECOND_NS
@@ -27,7 +28,7 @@ from posthouse.model.message import Message, read_message
 from posthouse.model.request import REQUEST_MAX_S, AnswerState, RequestMark, RequestMode, message_meta, read_request
 from posthouse.model.strict_json import write_ns_as_text
 from posthouse.relay.context import RelayCall, wants_ns_as_text
-from posthouse.relay.http.schemas import StoredEventBody, stored_event
+from posthouse.relay.http.schemas import stored_event
 from posthouse.relay.messages.open_requests import OpenRequest
 from posthouse.relay.store.event_rows import StoredEvent
 from posthouse.relay.wire.accept_results import Accepted, Declined
@@ -42,14 +43,6 @@ class RequestBody(msgspec.Struct, forbid_unknown_fields=True):
     """A message whose meta has `request` and `valid_until`, signed by the caller."""
 
     event: Event
-
-
-class AnswerLine(msgspec.Struct):
-    """One line of the answer."""
-
-    type: str
-    #: the answer, in lines of type partial, final, busy, failed and no_responder
-    event: StoredEventBody | None = None
 
 
 async def send_request(call: RelayCall) -> HttpResponse:

@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Meta
 
 from posthouse.http.response import HttpResponse
-from posthouse.model.event import Tag
 from posthouse.model.limits import INT64_MAX, QUERY_MAX_LIMIT
 from posthouse.relay.store.event_rows import StoredEvent
 
@@ -58,37 +57,6 @@ PATH_PARAMETERS: dict[str, type] = {
     "token": Annotated[str, Meta(description="The token of an incoming hook.", max_length=200)],  # type: ignore[dict-item]
     "feed": Annotated[str, Meta(description="The name of a feed.", pattern="^[a-z][a-z0-9_]{0,63}$")],  # type: ignore[dict-item]
 }
-
-
-class StoredEventBody(msgspec.Struct):
-    """An event with its signed fields, and its seq in the journal.
-
-    `suspect` is present, and true, if an admin revoked its key and it was signed or accepted after the time from which
-    the key is not trusted.
-    """
-
-    id: Annotated[str, EVENT_ID]
-    pubkey: Annotated[str, NODE_ID]
-    created_at_ns: int
-    kind: int
-    tags: list[Tag]
-    content: str
-    sig: str
-    seq: int
-    suspect: bool | msgspec.UnsetType = msgspec.UNSET
-
-
-class EventPage(msgspec.Struct):
-    """Part of a list of events; if the cursor is null there are no more."""
-
-    events: list[StoredEventBody]
-    cursor: str | None
-
-
-class Count(msgspec.Struct):
-    """A number of events."""
-
-    count: int
 
 
 class Done(msgspec.Struct):

@@ -21,6 +21,7 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.lease import Denied, Grant, LockView
 from posthouse.model.limits import LOCK_BURST, LOCK_RATE_PER_S, SECOND_NS, WAIT_QUEUE_MAX, WAITERS_MAX
+from posthouse.model.lock_api import LockList, LockStatus, LockSummary
 from posthouse.model.lock_scope import Asked
 from posthouse.model.rate import Rate
 from posthouse.relay.accept.mesh_registry import Meshes, Right
@@ -37,13 +38,10 @@ from posthouse.relay.wire.lock_operations import (
     Acquire,
     Break,
     Inspect,
-    ListedLock,
     ListLocks,
     LockAnswer,
     LockEntry,
-    LockPage,
     LockPosition,
-    LockState,
     OnLockAnswer,
     Outcome,
     Release,
@@ -74,7 +72,7 @@ class LockLists:
         self._clock = clock
         self._queues = queues
 
-    async def page(self, node: str, request: ListLocks) -> LockPage:
+    async def page(self, node: str, request: ListLocks) -> LockList:
         """Return the locks of one mesh, or of all meshes that a node may read, by mesh and resource."""
         if request.mesh is None:
             scope = self._meshes.readable(node)
@@ -88,14 +86,14 @@ class LockLists:
         now_ns = self._clock.boot_ns()
         last = entries[-1] if len(entries) == request.limit else None
         locks = [self._listed(node, entry, now_ns) for entry in entries]
-        return LockPage(locks, None if last is None else _lock_cursor(last))
+        return LockList(locks, None if last is None else _lock_cursor(last))
 
-    def state(self, node: str, mesh: str, view: LockView, waiting: int) -> LockState:
+    def state(self, node: str, mesh: str, view: LockView, waiting: int) -> LockStatus:
         """Return what a node may know about a lock."""
         now_ns = self._clock.boot_ns()
         is_plain = len(view.holders) == 1 and _is_plain(view.holders[0], view.resource)
         shown = () if is_plain else view.holders[:OVERLAPS_MAX]
-        return LockState(
+        return LockStatus(
             view.resource,
             view.held,
             view.owner,
@@ -105,11 +103,11 @@ class LockLists:
             waiting,
         )
 
-    def _listed(self, node: str, entry: LockEntry, now_ns: int) -> ListedLock:
+    def _listed(self, node: str, entry: LockEntry, now_ns: int) -> LockSummary:
         row, mesh = entry.row, entry.mesh
         is_held = lease.is_active(row, now_ns)
         is_shown = self._may_see_token(node, mesh, row.owner)
-        return ListedLock(
+        return LockSummary(
             mesh,
             row.resource,
             is_held,
@@ -248,7 +246,7 @@ class Locks:
             is_short=is_short_request(request),
         )
 
-    def watch(self, node: str, request: Inspect, on_state: Callable[[LockState | PosthouseError], None]) -> LockWatch:
+    def watch(self, node: str, request: Inspect, on_state: Callable[[LockStatus | PosthouseError], None]) -> LockWatch:
         """Show a lock to a node now and after each change of its holders; raises why it may not."""
         refusal = self._refusal(node, request)
         self._observer.count("posthouse_relay_lock_operations_total", "watch", refusal.code if refusal else "done")
@@ -262,7 +260,7 @@ class Locks:
         """End a watch."""
         self.watches.remove(watch)
 
-    async def list(self, node: str, request: ListLocks) -> LockPage:
+    async def list(self, node: str, request: ListLocks) -> LockList:
         """Return a page of the locks that a node may see; reading it is not ordered with other operations."""
         return await self._lists.page(node, request)
 

@@ -15,8 +15,8 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.lease import LockRow, LockView
 from posthouse.model.limits import LOCK_WATCHERS_MAX, SECOND_NS
+from posthouse.model.lock_api import LockStatus
 from posthouse.model.lock_scope import covers
-from posthouse.relay.wire.lock_operations import LockState
 
 _LOOK_EVERY_S = 0.5  # boot time runs ahead of the loop's clock after a suspend
 #: Called with the view and the number of waiters, or with the error if they cannot be read.
@@ -26,7 +26,7 @@ OnView = Callable[[LockView | PosthouseError, int], None]
 class LockWatch:
     """One watcher of one lock."""
 
-    def __init__(self, node: str, mesh: str, resource: str, on_state: Callable[[LockState | PosthouseError], None]):
+    def __init__(self, node: str, mesh: str, resource: str, on_state: Callable[[LockStatus | PosthouseError], None]):
         self.node = node
         self.mesh = mesh
         self.resource = resource
@@ -58,7 +58,7 @@ class LockWatches:
         self,
         clock: Clock,
         read: Callable[[str, str, OnView], None],
-        state_of: Callable[[str, str, LockView, int], LockState],
+        state_of: Callable[[str, str, LockView, int], LockStatus],
     ) -> None:
         self._clock = clock
         self._read = read

@@ -16,6 +16,7 @@ from posthouse.model.deletion import Deletion
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.model.message import Confirmation
+from posthouse.model.message_api import NotQueued
 from posthouse.model.receipt import Receipt
 from posthouse.relay.accept.commit import Decision, GroupHandler, Repeat
 from posthouse.relay.accept.deletions import Deletions
@@ -42,7 +43,6 @@ from posthouse.relay.wire.delivery_rows import (
     KnownMessage,
     NewDedupeRecord,
     NewDelivery,
-    NotQueued,
     QueuedDelivery,
 )
 

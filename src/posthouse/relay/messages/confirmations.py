@@ -17,25 +17,18 @@ import msgspec
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import INT64_MAX
 from posthouse.model.message import Confirmation
+from posthouse.model.message_api import ConfirmedItem, Ignored, ReceiptEntry, State
 from posthouse.model.receipt import Receipt, ReceiptItem
 from posthouse.relay.accept.commit import Decision, Repeat
 from posthouse.relay.accept.submission import CommitEffects, Confirmed
 from posthouse.relay.messages.settings import DeliverySettings
 from posthouse.relay.store.event_rows import ConfirmationRecord, EventRow
 from posthouse.relay.store.protocol import Unit
-from posthouse.relay.wire.accept_results import Accepted, ConfirmationAccepted, Ignored, ReceiptAccepted
-from posthouse.relay.wire.delivery_rows import OPEN, PARKED, ClosedDeliveries, DeliveryRow, ReceiptRow, State
+from posthouse.relay.wire.accept_results import Accepted, ConfirmationAccepted, ReceiptAccepted
+from posthouse.relay.wire.delivery_rows import OPEN, PARKED, ClosedDeliveries, DeliveryRow, ReceiptRow
 from posthouse.relay.wire.frames import command_text
 
 _encode = msgspec.json.Encoder().encode
-
-
-class _Item(msgspec.Struct, frozen=True, gc=False):
-    """A confirmed message in the CONFIRMED command."""
-
-    id: str
-    was_stored: bool
-    at_ns: int
 
 
 T = TypeVar("T")
@@ -134,22 +127,13 @@ class Confirmations(_ReadersEvents[DeliveryRow]):
     def _write(self, row: EventRow, seq: int, effect: _Effect[DeliveryRow]) -> ConfirmationAccepted:
         event_id, reader, now_ns = row.event.id, row.event.pubkey, self._unit.now_ns
         ids, seqs = [each.id for each in effect.items], tuple([each.seq for each in effect.items])
-        items = [_Item(each.id, each.was_stored, now_ns) for each in effect.items]
+        items = [ConfirmedItem(each.id, each.was_stored, now_ns) for each in effect.items]
         body = {"ids": ids, "was_stored": [each.was_stored for each in effect.items], "confirmation": event_id}
         self._keep_copy(effect.sender_id, seq, items)
         self._unit.append("delivery.confirmed", mesh=row.mesh, actor=reader, ref=reader, body=body)
         command = command_text("CONFIRMED", items, msgspec.Raw(row.raw))
         self._commit_effects.confirmed.append(Confirmed(row.mesh, reader, effect.sender, seqs, seq, command))
         return ConfirmationAccepted(event_id, seq, False, tuple(ids), effect.ignored)
-
-
-class _ReceiptItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A message in the RECEIPT command."""
-
-    id: str
-    state: str
-    at_ms: int
-    reason: str | None = None
 
 
 class Receipts(_ReadersEvents[ReceiptItem]):
@@ -177,7 +161,7 @@ class Receipts(_ReadersEvents[ReceiptItem]):
 
     def _write(self, row: EventRow, seq: int, effect: _Effect[ReceiptItem]) -> ReceiptAccepted:
         event_id, receipt = row.event.id, _receipt(row)
-        items = [_ReceiptItem(each.id, each.state.value, each.at_ms, each.reason) for each in effect.items]
+        items = [ReceiptEntry(each.id, each.state, each.at_ms, each.reason) for each in effect.items]
         ids = tuple([each.id for each in items])
         self._keep_copy(effect.sender_id, seq, items)
         body = {"ids": ids, "states": [each.state for each in items], "at_ms": [each.at_ms for each in items]}

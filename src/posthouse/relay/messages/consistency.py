@@ -22,13 +22,14 @@ from posthouse.model.errors import PosthouseError
 from posthouse.model.event import Event, decode_event
 from posthouse.model.limits import DAY_S, RECORD_RETENTION_MIN_DAYS, SECOND_NS
 from posthouse.model.message import Message, message_fingerprint, read_message, without_agents
+from posthouse.model.message_api import State
 from posthouse.model.node import node_from_key
 from posthouse.model.pinch import confirm_bytes, delivery_id, parse_address
 from posthouse.relay.accept.mesh_registry import Meshes
 from posthouse.relay.store.sqlite.deliveries import CHECK_SQL as SQL
 from posthouse.relay.store.sqlite.meshes_and_locks import read_mesh_rows
 from posthouse.relay.store.sqlite.pinch import PINCH_SQL
-from posthouse.relay.wire.delivery_rows import OPEN, PARKED, State
+from posthouse.relay.wire.delivery_rows import OPEN, PARKED
 
 #: mesh, recipient, message id
 Key = tuple[str, str, str]

@@ -14,11 +14,12 @@ from typing import Any
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.model.event import is_event_id
+from posthouse.model.message_api import State
 from posthouse.relay.accept.mesh_registry import Meshes, Right
 from posthouse.relay.messages.sessions import ReaderSessions
 from posthouse.relay.messages.settings import DeliverySettings
 from posthouse.relay.store.protocol import RelayStore
-from posthouse.relay.wire.delivery_rows import OPEN, PARKED, State
+from posthouse.relay.wire.delivery_rows import OPEN, PARKED
 
 _ROWS_PER_UNIT = 1_000  # keeps a transaction in the low milliseconds
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
@@ -21,6 +20,7 @@ from blake3 import blake3
 
 from posthouse.journal.digest import Record, canonical_line, content_digest
 from posthouse.keys.identity import same_token
+from posthouse.model.api import ArchivedRange
 from posthouse.model.clock import Clock, SteadyTime
 from posthouse.model.errors import PosthouseError, error
 from posthouse.relay.accept.group_commit import GroupCommitter
@@ -169,21 +169,6 @@ class MarkKeeper:
 MAX_RECORDS = 20_000  # per request: takes a few seconds and one snapshot
 STEP_RECORDS = 200  # per transaction: other writes wait for some milliseconds
 _PAGE = 1_000  # records per read
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedRange:
-    """A range of records that the archive holds, with digests of what the archive read back."""
-
-    epoch: str
-    from_seq: int
-    to_seq: int
-    #: over the records in seq order
-    digest: str
-    #: over the events without an expiration; None: the archive does not vouch for events, so their content stays
-    contents: str | None
-    #: 1: over the events as they are served, 2: over their digests
-    contents_version: int = 2
 
 
 class Pruning:

@@ -25,12 +25,13 @@ from msgspec import Meta
 from posthouse.http.response import SAFETY_HEADERS, HttpResponse, Problem
 from posthouse.http.router import Route
 from posthouse.http.server import HttpConnection
+from posthouse.model.api import StoredEventBody
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.filters import Filter, filter_from_query
 from posthouse.model.limits import QUERY_MAX_LIMIT
 from posthouse.model.strict_json import write_ns_as_text
 from posthouse.relay.context import RelayCall, wants_ns_as_text
-from posthouse.relay.http.schemas import AUTHORS, CURSOR, IDS, KINDS, MESH, SINCE, UNTIL, StoredEventBody
+from posthouse.relay.http.schemas import AUTHORS, CURSOR, IDS, KINDS, MESH, SINCE, UNTIL
 from posthouse.relay.stream.subscriptions import Subscription, Wanted, check_filter_values, count_values
 from posthouse.relay.wire.frames import EncodedEvent, WriteBuffer, read_filters
 

@@ -17,7 +17,8 @@ from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
 from posthouse.model.message import fingerprint_prefix
-from posthouse.relay.wire.delivery_rows import Addressed, KnownMessage, NotQueued
+from posthouse.model.message_api import Ignored, NotQueued
+from posthouse.relay.wire.delivery_rows import Addressed, KnownMessage
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -101,14 +102,6 @@ class OccasionalListener:
 
 
 QUEUE_FULL = "queue_full"
-
-
-class Ignored(msgspec.Struct, frozen=True, gc=False):
-    """An id of a confirmation or a receipt that had no effect."""
-
-    id: str
-    #: unknown, foreign, duplicate, expired, purged, blocked or, in a receipt, topic
-    reason: str
 
 
 class MessageAccepted(Accepted, frozen=True, gc=False):

@@ -6,7 +6,6 @@ change a field of MessageRecord: 1. posthouse.journal.records, 2. the pipeline's
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,22 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from posthouse.model.message import DestinationKind, Message
+from posthouse.model.message_api import NotQueued, State
 from posthouse.model.pinch import is_confirmed_by_reader
 from posthouse.relay.wire.frames import binary_frame
-
-
-class State(enum.StrEnum):
-    """The state of a message's delivery to one reader."""
-
-    QUEUED = "queued"
-    SENT = "sent"
-    CONFIRMED = "confirmed"
-    REJECTED = "rejected"
-    DEAD = "dead"
-    EXPIRED = "expired"
-    PURGED = "purged"
-    BLOCKED = "blocked"
-
 
 OPEN = frozenset({State.QUEUED, State.SENT})
 #: the reason of a dead letter whose reader has provably read it
@@ -39,13 +25,6 @@ PARKED = frozenset({State.REJECTED, State.DEAD})
 DedupeKey = tuple[str, str, str, str]
 #: mesh, sender, recipient of a direct message, name of the destination
 DeliveryRoute = tuple[str, str, str | None, str]
-
-
-class NotQueued(msgspec.Struct, frozen=True, gc=False):
-    """A reader of a topic that a message was not queued for."""
-
-    recipient: str
-    reason: str
 
 
 class MessageRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -1,9 +1,9 @@
 """Lock operations: requests, answers, and the rows that a store keeps.
 
-One struct per operation and per answer, for HTTP and stream alike. `check` validates what the types cannot: the
-bytes of a resource, the length of a lease, the form of a request id. A refusal is a value, the error whose problem
-is sent. Fields that a plain exclusive lock of one session does not need are optional and absent from answers, so a
-client that knows nothing of sessions, trees and modes reads what it always read.
+One struct per operation and per answer, for HTTP and stream alike; the answers that clients read are in
+posthouse.model.lock_api. `check` validates what the types cannot: the bytes of a resource, the length of a lease, the
+form of a request id. A refusal is a value, the error whose problem is sent. Fields that a plain exclusive lock of one
+session does not need are optional.
 If you change a field: 1. docs/protocol.md, 2. openapi.json, 3. the client that sends or reads it.
 """
 
@@ -28,6 +28,7 @@ from posthouse.model.lease import (
     validate_lease_ms,
     validate_request_id,
 )
+from posthouse.model.lock_api import LockGrant, LockHolder, LockList, LocksBroken, LockStatus
 from posthouse.model.lock_scope import Asked, validate_resource, validate_resources, validate_session
 from posthouse.model.node import DEFAULT_MESH
 
@@ -199,21 +200,6 @@ def _check_held(resource: str, also: tuple[str, ...], session: str | None) -> No
         validate_session(session)
 
 
-class Granted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The lock is held by its owner until the lease is over; count the lease from before you asked."""
-
-    resource: str
-    owner: str
-    token: int
-    lease_ms: int
-    #: wall time, for people; never compare it with a clock
-    expires_at_ns: int
-    session: str = ""
-    mode: Mode = "exclusive"
-    tree: bool = False
-    also: tuple[str, ...] = ()
-
-
 class Freed(msgspec.Struct, frozen=True, omit_defaults=True):
     """The lock is free; the token will not be granted again."""
 
@@ -224,42 +210,6 @@ class Freed(msgspec.Struct, frozen=True, omit_defaults=True):
     also: tuple[str, ...] = ()
 
 
-class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A lease that covers a lock; `token` and `session` are for the holder's node and for admins, else 0 and absent."""
-
-    resource: str
-    owner: str
-    token: int
-    remaining_ms: int
-    session: str = ""
-    mode: Mode = "exclusive"
-    tree: bool = False
-
-
-class Broken(msgspec.Struct, frozen=True):
-    """The leases that an admin ended; their holders notice when they renew, write or release."""
-
-    resource: str
-    broken: tuple[Holder, ...]
-
-
-class LockState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who holds a lock, and for how much longer; a free one shows its last token, one never locked 0.
-
-    The token is for the holder's node and for admins; other nodes see 0.
-    """
-
-    resource: str
-    held: bool
-    owner: str | None
-    token: int
-    remaining_ms: int
-    #: the leases that cover it, unless it is one plain exclusive lease of this name; at most 64
-    holders: tuple[Holder, ...] = ()
-    #: how many requests wait for it
-    waiting: int = 0
-
-
 class Unwatched(msgspec.Struct, frozen=True):
     """The watch of a lock has ended."""
 
@@ -267,31 +217,7 @@ class Unwatched(msgspec.Struct, frozen=True):
     mesh: str
 
 
-class ListedLock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A lock in a list: a lease, or a free name; the token is for the holder's node and for admins, others see 0."""
-
-    mesh: str
-    resource: str
-    held: bool
-    owner: str | None
-    token: int
-    remaining_ms: int
-    mode: Mode = "exclusive"
-    tree: bool = False
-    #: as the token, for the holder's node and for admins
-    session: str = ""
-    #: how many requests wait
-    waiting: int = 0
-
-
-class LockPage(msgspec.Struct, frozen=True):
-    """Part of a list of locks; a cursor of null says that there are no more."""
-
-    locks: list[ListedLock]
-    cursor: str | None
-
-
-Success = Granted | Freed | Broken | LockState | LockPage
+Success = LockGrant | Freed | LocksBroken | LockStatus | LockList
 LockAnswer = Success | PosthouseError
 #: Called once with the answer, or with the failure of the store; with neither if the caller was gone.
 OnLockAnswer = Callable[[LockAnswer | None, BaseException | None], None]
@@ -311,12 +237,12 @@ def lock_answer(outcome: Grant | Released | BrokenLeases | Denied, resource: str
     if isinstance(outcome, Denied):
         return error(outcome.code, resource=resource, **outcome.fields)
     if isinstance(outcome, BrokenLeases):
-        return Broken(resource, tuple([holder_of(row, None) for row in outcome.rows]))
+        return LocksBroken(resource, tuple([holder_of(row, None) for row in outcome.rows]))
     rows = outcome.rows
     row, also = rows[0], () if len(rows) == 1 else tuple([each.resource for each in rows[1:]])
     if isinstance(outcome, Released):
         return Freed(row.resource, row.owner, row.token, row.session, also)
-    return Granted(
+    return LockGrant(
         row.resource,
         row.owner,
         row.token,
@@ -334,11 +260,11 @@ def mode_of(row: LockRow) -> Literal["exclusive", "shared"]:
     return "shared" if row.is_shared else "exclusive"
 
 
-def holder_of(row: LockRow, now_ns: int | None, *, is_masked: bool = False) -> Holder:
+def holder_of(row: LockRow, now_ns: int | None, *, is_masked: bool = False) -> LockHolder:
     """Return a lease as the wire shows it: without a time if it is over (None); `is_masked` hides token and session."""
     rest_ms = 0 if now_ns is None else remaining_ms(row, now_ns)
     token, session = (0, "") if is_masked else (row.token, row.session)
-    return Holder(row.resource, row.owner, token, rest_ms, session, mode_of(row), row.is_tree)
+    return LockHolder(row.resource, row.owner, token, rest_ms, session, mode_of(row), row.is_tree)
 
 
 #: leases that a unit reads to decide about one claim; if there are more, one of them conflicts or is expired
