@@ -347,6 +347,17 @@ def test_condition_of_a_replay_only_computes(spark: SparkSession) -> None:
     }
 
 
+def test_misspelled_table_is_refused_with_the_one_that_was_meant(spark: SparkSession) -> None:
+    tables = frozenset({"silver_messages", "silver_deliveries"})
+    for sql, meant in (
+        ("SELECT * FROM silver_mesages", r"did you mean silver_messages\?$"),
+        ("WITH mine AS (SELECT 1) SELECT * FROM mines", r"did you mean mine\?$"),
+        ("SELECT * FROM nothing_like_it", "is not a table of the lake$"),
+    ):
+        with pytest.raises(PosthouseError, match=meant):
+            check_question(spark, sql, tables)
+
+
 def test_control_spark_itself_shows_the_word(spark: SparkSession, outside: dict[str, str]) -> None:
     for sql in (
         each for each in PRYING if "FROM text" in each[:20] or each.startswith("SELECT xpath_string('<!DOCTYPE a S")

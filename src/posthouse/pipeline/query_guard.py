@@ -13,6 +13,7 @@ guard does not see them (windowDefinitions and replacements below), and add it t
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any
 
 from posthouse.model.errors import PosthouseError, error
@@ -187,7 +188,9 @@ def _check_ctes(node: Any, scope: frozenset[str]) -> frozenset[str]:
 def _check_relation(node: Any, name: str, scope: frozenset[str]) -> None:
     parts = [str(part) for part in _items(node.multipartIdentifier())]
     if len(parts) != 1 or parts[0].lower() not in scope:
-        raise _refused(f"{'.'.join(parts)} is not a table of the lake")
+        close = difflib.get_close_matches(parts[0].lower(), sorted(scope), 1) if len(parts) == 1 else []
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise _refused(f"{'.'.join(parts)} is not a table of the lake{meant}")
     if name == "UnresolvedRelation" and not node.options().isEmpty():
         raise _refused(f"the table {parts[0]} takes no options")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +43,23 @@ def test_each_computation_sees_its_own_rows_and_only_safe_plans_are_kept(
     assert any(key[0] == name for key in plans._plans) is is_kept
     assert plans._folder is not None
     assert list(plans._folder.iterdir()) == []
+
+
+def test_files_with_the_rows_of_a_plan_are_readable_by_their_owner_only(spark: SparkSession) -> None:
+    plans, modes = small_plans(spark), list[int]()
+    assert plans._folder is not None
+    folder = plans._folder
+
+    def note_modes(inputs: Mapping[str, DataFrame]) -> DataFrame:
+        modes.extend(stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir())
+        return inputs["amounts"]
+
+    before = os.umask(0)
+    try:
+        plans.compute("modes", note_modes, {"amounts": pa.table({"id": [1]})})
+    finally:
+        os.umask(before)
+    assert modes == [0o600]
 
 
 def test_source_of_a_plan_reads_its_whole_input_so_that_spark_keeps_the_worker(tmp_path: Path) -> None:

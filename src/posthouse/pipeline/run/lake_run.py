@@ -91,7 +91,7 @@ def with_relay_lock(lake: Lake, client: Client | None) -> Iterator[CheckLease]:
     holder = _LockHolder(client, f"lake/{lake_id(lake)}", lake)
     holder.start()
     try:
-        holder.check(None)
+        holder.wait_held(None)
         yield holder.check
     finally:
         holder.release()
@@ -137,8 +137,12 @@ class _LockHolder(threading.Thread):
                 self._is_over = True
                 self._changed.notify_all()
 
-    def check(self, timeout_s: float | None = _LEASE_S) -> None:
-        """Return while the lock is certainly held; wait for a lost one to be acquired again, or raise the failure."""
+    def check(self) -> None:
+        """Return while the lock is certainly held; give a lost one the time of a lease to be acquired again."""
+        self.wait_held(_LEASE_S)
+
+    def wait_held(self, timeout_s: float | None) -> None:
+        """Return when the lock is certainly held, or raise why it is not."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._is_held(), timeout_s)
             if self._is_held():

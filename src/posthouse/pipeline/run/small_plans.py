@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posthouse.files import FILE_MODE
 from posthouse.pipeline.session.spark import is_on_this_machine, scratch_directory, small_session
 
 if TYPE_CHECKING:
@@ -84,8 +85,10 @@ class SmallPlans:
 
 
 def _write(path: Path, rows: pa.Table) -> None:
+    """Write rows to a file that other users cannot read, whatever directory it is in."""
     import pyarrow as pa
 
+    path.touch(FILE_MODE)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
         stream.write_table(rows)
 
