@@ -281,11 +281,15 @@ class Link:
     async def start(self, *, is_patient: bool = False) -> None:
         """Make the first connection; raises if that fails, unless `is_patient` and trying again may help."""
         async with self._starting:
-            if self.failure is not None:
-                raise self.failure
+            self._check_open()
             if self._task is not None:
                 return
             connection = await (self._redial() if is_patient else self._dial())
+            try:
+                self._check_open()  # it may have been closed meanwhile
+            except PosthouseError:
+                await connection.close()
+                raise
             self._attach(connection)
             self._task = asyncio.create_task(self._keep_up(connection))
 
@@ -358,13 +362,19 @@ class Link:
             self.last_error = error("relay_unreachable", relay=self.origin, reason="the connection was lost")
             writing.cancel()
             reading.cancel()
-            results = await asyncio.gather(writing, reading, return_exceptions=True)
-            for on_lost in self._on_lost:
-                on_lost(connection.close_code, connection.close_reason)
-            await connection.close()
+            try:
+                results = await asyncio.gather(writing, reading, return_exceptions=True)
+                for on_lost in self._on_lost:
+                    on_lost(connection.close_code, connection.close_reason)
+            finally:  # the link may be closed while the tasks of a lost connection end
+                await connection.close()
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError | Transient):
                 raise result
+
+    def _check_open(self) -> None:
+        if self.failure is not None:
+            raise self.failure
 
     def _end(self, failure: PosthouseError) -> None:
         if self.failure is None:
