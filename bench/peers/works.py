@@ -31,8 +31,8 @@ BUS_BURST = 32
 FLOOR, POSTHOUSE = "floor", "posthouse"
 BATCH_SIGNATURE = f"{POSTHOUSE}, batch signature"
 TRUSTING_READER = f"{POSTHOUSE}, reader trusts the relay"
-#: another way of etcd: 64 requests instead of one transaction
-ETCD_PUTS = "etcd, 64 puts"
+#: another way of etcd: one transaction instead of 64 requests
+ETCD_TRANSACTION = "etcd, one transaction"
 
 
 class Work(StrEnum):
