@@ -137,12 +137,12 @@ class WebSocketConnection(ABC):
     __slots__ = (
         "__weakref__",
         "_alive_at_ns",
-        "_has_room",
         "_now_ns",
         "_ping_ns",
         "_ping_numbers",
         "_pong_s",
         "_pongs",
+        "_resumed",
         "_sent_at_ping",
         "_socket",
         "_tasks",
@@ -178,7 +178,8 @@ class WebSocketConnection(ABC):
         self._sent_at_ping = 0
         self._pongs: dict[bytes, Callable[[], None]] = {}
         self._ping_numbers = itertools.count(1)
-        self._has_room = Flag(is_set=True)
+        #: done when frames are read again; None while they are read
+        self._resumed: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def greet(self) -> None:  # noqa: B027 - not every protocol has a greeting
@@ -245,15 +246,19 @@ class WebSocketConnection(ABC):
 
     def hold_back(self, is_held_back: bool) -> None:
         """Stop or resume reading frames."""
-        if is_held_back:
-            self._has_room.clear()
-        else:
-            self._has_room.set()
+        if is_held_back == self.is_held_back:
+            return
+        if self._resumed is None:
+            self._resumed = asyncio.get_running_loop().create_future()
+            return
+        if not self._resumed.done():  # a cancelled reader has cancelled it
+            self._resumed.set_result(None)
+        self._resumed = None
 
     @property
     def is_held_back(self) -> bool:
         """True while the relay reads no frame because too many submissions are unanswered."""
-        return not self._has_room.is_set()
+        return self._resumed is not None
 
     def has_room(self, size: int, count: int) -> bool:
         """Return True if this many more messages may be written without waiting."""
@@ -341,7 +346,8 @@ class WebSocketConnection(ABC):
         self.ended.set()
 
     async def _wait_for_room(self) -> None:
-        await self._has_room.wait()
+        while self._resumed is not None:
+            await self._resumed
         if self.write_buffer.was_behind and self.write_buffer.unsent_bytes > HELD_BACK_BYTES:
             await self.write_buffer.drain()
 
