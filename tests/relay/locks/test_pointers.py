@@ -32,6 +32,7 @@ def make_old(path: Path) -> None:
             db.execute(f"DROP {kind} IF EXISTS {name}")
         for table, column in re.findall(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", migration):
             db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    db.execute("CREATE INDEX events_by_id ON events (substr(id, 1, 8))")
     db.execute("UPDATE schema_versions SET version = ? WHERE component = 'relay'", (BEFORE_POINTERS,))
     db.close()
 

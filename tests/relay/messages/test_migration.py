@@ -11,6 +11,7 @@ import pytest
 
 from posthouse.journal.store import JOURNAL
 from posthouse.model.clock import FakeClock
+from posthouse.relay.ops.maintenance import reindex_relay
 from posthouse.relay.store.sqlite.deliveries import DELIVERIES
 from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS
 from posthouse.relay.store.sqlite.pinch import PINCH
@@ -138,6 +139,7 @@ async def test_a_store_with_the_first_version_of_every_table_keeps_all_its_rows(
         held = (await edge.post("/v1/locks/acquire", asked, await edge.token(bob))).value
         fence = ("fence", "db", str(held["token"]))
         await edge.publish(*[bob.event(30_000, text, [("d", "x"), fence]) for text in ("old version", "current")])
+    reindex_relay(path)  # the first version indexed each event at once
     before = tables_of(path)
     assert all(before[name] for name in ("access", "invites", "fenced_events", "mesh_usage", "deliveries", "mentions"))
     make_first(path)

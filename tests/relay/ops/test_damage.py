@@ -77,7 +77,7 @@ def spoil(path: Path, tree: str) -> None:
 
 
 SOURCES = ["events", "journal", "members", "locks"]
-DERIVED = ["event_terms", "current_events", "events_by_id", "events_by_expiration", "sqlite_autoindex_members_2"]
+DERIVED = ["event_terms", "current_events", "event_ids", "events_by_expiration", "sqlite_autoindex_members_2"]
 
 
 @pytest.mark.parametrize("tree", SOURCES + DERIVED)
@@ -163,7 +163,7 @@ async def raws(core: RelayEngine) -> list[bytes]:
         cursor = core.cursor(page.through_seq)
 
 
-@pytest.mark.parametrize("tree", ["events", "journal", "members", "token_counter", "events_by_id"])
+@pytest.mark.parametrize("tree", ["events", "journal", "members", "token_counter", "event_ids"])
 async def test_export_saves_everything_but_the_damaged_page(
     path: Path, tmp_path: Path, clock: FakeClock, tree: str
 ) -> None:
@@ -175,7 +175,7 @@ async def test_export_saves_everything_but_the_damaged_page(
         assert len(sound) - 20 < len(saved) < len(sound) and set(saved) < set(sound)
     else:
         assert saved == sound
-    assert bool(exported.unreadable) == (tree not in ("journal", "events_by_id"))  # the head is not in the journal
+    assert bool(exported.unreadable) == (tree not in ("journal", "event_ids"))  # the head is not in the journal
     remove(path)
     imported = await import_relay(tmp_path / "export.jsonl", path, clock, MarkFile(path.parent / "mark"))
     assert imported.events == len(saved)

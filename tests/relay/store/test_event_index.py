@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -21,7 +22,7 @@ from posthouse.sqlite.connection import Durability, open_reader, open_writer
 from tests.relay.authors import ALICE, BOB
 from tests.relay.store.contract import ALL, add, ids, read_all, write
 
-MAX_PAGES = 6  # of a plain event
+MAX_PAGES = 5  # of a plain event: four, and the pages that are added to the file
 
 
 @pytest.fixture
@@ -44,6 +45,11 @@ def unindexed(db: apsw.Connection) -> int:
     return count
 
 
+def store_head(db: apsw.Connection) -> int:
+    head: int = db.execute("SELECT max(seq) FROM events").get
+    return head
+
+
 def findings(db: apsw.Connection) -> list[str]:
     return [finding for rule in RULES for finding in rule(db)]
 
@@ -62,11 +68,59 @@ def wal_frames(store: SqliteStore) -> int:
     return frames
 
 
-async def test_plain_event_changes_at_most_six_pages(store: SqliteStore) -> None:
+async def test_plain_event_changes_few_pages(store: SqliteStore) -> None:
     await add_singly(store, INDEX_EVENTS + 1)
     before, count = wal_frames(store), INDEX_EVENTS
     await add_singly(store, count)
     assert count < wal_frames(store) - before <= count * MAX_PAGES
+
+
+def look_up(ids: Sequence[str], unit: Unit) -> dict[str, int]:
+    return unit.known(ids)
+
+
+async def test_ids_are_known_whether_they_are_indexed_or_not(store: SqliteStore, db: apsw.Connection) -> None:
+    events = await add_singly(store, INDEX_EVENTS + 3)
+    assert 0 < unindexed(db) < len(events)
+    known = {event.id: seq for seq, event in enumerate(events, start=store_head(db) - len(events) + 1)}
+    strangers = [BOB.event(content="elsewhere").id, events[0].id[:16] + "0" * 48]  # the second one has a known prefix
+    for asked in ([*known, *strangers], [events[0].id], [events[-1].id], [strangers[0]], [strangers[1]], []):
+        expected = {id_: known[id_] for id_ in asked if id_ in known}
+        assert await store.known(asked) == expected
+        assert await write(store, partial(look_up, asked)) == expected
+    assert ids(await read_all(store, Query([Filter(ids=frozenset(known))], ALL))) == ids(events)
+    for event in (events[0], events[-1]):
+        found = await store.event(event.id, ALL)
+        assert found is not None
+        assert found.seq == known[event.id]
+
+
+async def test_ids_of_a_failed_unit_are_not_known(store: SqliteStore) -> None:
+    lost = BOB.event(content="lost")
+
+    def fail(unit: Unit) -> None:
+        unit.add_events([event_row(lost, lost.canonical())])
+        assert lost.id in unit.known([lost.id])
+        raise ValueError("a later part of the unit fails")
+
+    kept = (await add_singly(store, 2))[-1]
+    with pytest.raises(ValueError, match="later part"):
+        await write(store, fail)
+    assert list(await write(store, lambda unit: unit.known([lost.id, kept.id]))) == [kept.id]
+
+
+async def test_ids_of_an_older_store_are_indexed_when_it_is_opened(store: SqliteStore) -> None:
+    events = await add_singly(store, INDEX_EVENTS + 3)
+    store.close()
+    with closing(open_writer(store.path, Durability.FULL)) as old:
+        old.execute("DROP TABLE event_ids; CREATE INDEX events_by_id ON events (substr(id, 1, 8))")
+        old.execute("UPDATE schema_versions SET version = 10 WHERE component = 'relay'")
+    again = SqliteStore(store.path, FakeClock())
+    known = await write(again, lambda unit: unit.known([event.id for event in events]))
+    assert list(known) == ids(events)
+    with closing(open_reader(store.path)) as db:
+        assert findings(db) == []
+    again.close()
 
 
 async def test_every_condition_finds_events_that_are_not_indexed(store: SqliteStore, db: apsw.Connection) -> None:

@@ -144,6 +144,12 @@ def check_contents(db: apsw.Connection) -> Iterator[str]:
         yield f"terms: the index has {actual.count} entries, the events give {expected.count}; reindex repairs it"
 
 
+def check_ids(db: apsw.Connection) -> Iterator[str]:
+    """Compare the index of ids with the events."""
+    for (seq,) in db.execute(EVENTS_CHECK_SQL.id_differences):
+        yield f"ids: the index and the id of {seq} differ; reindex repairs it"
+
+
 def check_current(db: apsw.Connection) -> Iterator[str]:
     """Compare the index of current events with the events."""
     for (seq,) in db.execute(EVENTS_CHECK_SQL.current_without_event):
@@ -219,6 +225,7 @@ class _Digest:
 RULES: tuple[Rule, ...] = (
     check_records,
     check_contents,
+    check_ids,
     check_current,
     check_fenced,
     check_deleted,

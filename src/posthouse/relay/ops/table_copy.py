@@ -23,15 +23,23 @@ from posthouse.journal.append import SQL as JOURNAL_SQL
 from posthouse.model.errors import error
 from posthouse.postgresql.server_connection import ServerConnection
 from posthouse.relay.store.postgresql.pg_journal import MOVING_SQL
-from posthouse.relay.store.sqlite.event_index import index_rest
+from posthouse.relay.store.sqlite.event_index import index_all_ids, index_rest
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL
 
 #: what belongs to one database: its schema, what triggers write, the mark of a store that was moved, how far the index
-#: of a file goes, and the changes that a file keeps for its followers, who take a new copy
-_OWN = frozenset({"schema_versions", "audience_versions", "moved_to", "sqlite_sequence", "index_state"}) | {
-    "change_stream",
-    "changesets",
-}
+#: of a file goes and its ids, and the changes that a file keeps for its followers, who take a new copy
+_OWN = frozenset(
+    {
+        "schema_versions",
+        "audience_versions",
+        "moved_to",
+        "sqlite_sequence",
+        "index_state",
+        "event_ids",
+        "change_stream",
+        "changesets",
+    }
+)
 #: what relays that share a database know of each other
 _OF_RELAYS = ("relays", "leader", "store_owner", "spent_challenges")
 #: tables whose rows the server keeps in parts -> the view that has the whole rows, and the other parts
@@ -167,6 +175,7 @@ def copy_to_file(session: ServerConnection, db: apsw.Connection) -> Digests:
         columns = ", ".join((*table.columns, *counters))
         db.executemany(f"INSERT INTO {table.name} ({columns}) VALUES ({', '.join(values)})", source)
         digests[table.name] = source.digest
+    index_all_ids(db)
     db.execute(EVENTS_SQL.mark_indexed)
     _require_equal(digests, {table.name: _Hashing(_file_rows(db, table)).finish() for table in tables})
     return digests

@@ -16,6 +16,7 @@ import msgspec
 
 from posthouse.journal.append import JournalTransaction
 from posthouse.relay.store.closing_deliveries import ClosingDeliveries, Found
+from posthouse.relay.store.sqlite.event_index import EventIndex
 from posthouse.relay.store.sqlite.meshes_and_locks import read_mesh_rows
 from posthouse.relay.wire.delivery_rows import (
     AttemptBounds,
@@ -48,22 +49,26 @@ _rows = msgspec.json.Decoder(list[list[Any]]).decode
 class _Closing(ClosingDeliveries):
     """The statements that send, confirm, close and reopen deliveries."""
 
-    def __init__(self, tx: JournalTransaction) -> None:
+    def __init__(self, tx: JournalTransaction, events: EventIndex) -> None:
         super().__init__(tx)
         self._tx = tx
         self._db = tx.db
+        self._events = events
 
     def rows(self, queue_id: int, ids: Sequence[str]) -> list[DeliveryRow]:
-        keys = apsw.carray(tuple(bytes.fromhex(id_) for id_ in ids))
-        found = _rows(self._db.execute(CLOSE_SQL.rows_of_ids, (queue_id, keys)).get)
         return [
             DeliveryRow(id_, seq, state, was_stored != 0, at_ns, sender)
-            for id_, seq, state, was_stored, at_ns, sender in found
+            for id_, seq, state, was_stored, at_ns, sender in self._rows_of(CLOSE_SQL.rows_of_seqs, queue_id, ids)
         ]
 
     def receipt_rows(self, queue_id: int, ids: Sequence[str]) -> list[ReceiptRow]:
-        keys = apsw.carray(tuple(bytes.fromhex(id_) for id_ in ids))
-        return [ReceiptRow(*row) for row in _rows(self._db.execute(CLOSE_SQL.receipt_rows, (queue_id, keys)).get)]
+        return [ReceiptRow(*row) for row in self._rows_of(CLOSE_SQL.receipt_rows, queue_id, ids)]
+
+    def _rows_of(self, statement: str, queue_id: int, ids: Sequence[str]) -> list[list[Any]]:
+        """Return the rows of a queue for these ids, in the same order."""
+        known = self._events.seqs_of(ids)
+        seqs = [known[id_] for id_ in ids if id_ in known]
+        return _rows(self._db.execute(statement, (queue_id, _ints(seqs))).get) if seqs else []
 
     def add_receipts(self, receipts: Sequence[NewReceipt]) -> None:
         _RECEIPTS.run(self._db, receipts)

@@ -1,8 +1,9 @@
-"""The index of events by their terms, and the usage of meshes: written in bulk, some commits after the events.
+"""The index of events by id and by term, and the usage of meshes: written in bulk, some commits after the events.
 
-The terms of a plain event lie on four pages and its counter on a fifth: more than the event and its record themselves.
-So fewer than INDEX_EVENTS of the newest events are not in the index; `index_state` says how far it goes, in the same
-transaction, and queries read the events above it one by one. Everything here can be rebuilt from the events.
+The terms of a plain event lie on four pages, its id on a fifth and its counter on a sixth: more than the event and its
+record themselves. So fewer than INDEX_EVENTS of the newest events are not in the index; `index_state` says how far it
+goes, in the same transaction, and queries read the events above it one by one. The writer, which looks up the id of
+every event that comes in, has the ids of those events in memory. Everything here can be rebuilt from the events.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from posthouse.journal.append import JournalTransaction
 from posthouse.model.event import Event, decode_event, read_fence_tag
 from posthouse.relay.store.event_rows import EventRow, Usage, event_address, event_terms
 from posthouse.relay.store.removing_events import sum_usage
-from posthouse.relay.store.sqlite.queries import EVENTS_SQL
+from posthouse.relay.store.sqlite.queries import EVENTS_SQL, id_key
 from posthouse.sqlite.transaction import BulkInsert
 
 INDEX_EVENTS = 128  # a query reads fewer than these one by one, which takes it a tenth of a millisecond
+INSERT_IDS = BulkInsert(EVENTS_SQL.insert_ids, 2)
 INSERT_TERMS = BulkInsert(EVENTS_SQL.insert_terms, 2)
 INSERT_CURRENT = BulkInsert(EVENTS_SQL.insert_current, 4, EVENTS_SQL.keep_larger)
+PREFIX_BYTES = 8  # of an id in its index, as in the statements
 _ROWS_PER_READ = 1_000
 #: (seq, JSON, mesh) of an event
 Content = tuple[int, bytes, str]
@@ -33,16 +36,19 @@ class EventIndex:
     def __init__(self, tx: JournalTransaction) -> None:
         self._tx = tx
         self._db = tx.db
-        #: (term, seq) of the events that are not indexed
+        #: event id -> seq of the events that are not indexed
+        self._seqs: dict[str, int] = {}
+        #: (term, seq) of each of them
         self._terms: list[tuple[bytes, int]] = []
         #: (mesh, 1, bytes) of each of them
         self._usage: list[tuple[str, int, int]] = []
-        #: False if the store has events that are not indexed and not in these lists
+        #: False if the store has events that are not indexed and not listed here
         self._is_complete = False
 
     def add(self, seqs: Sequence[int], rows: Sequence[EventRow]) -> None:
         """Index events that this transaction has written, now or with later ones."""
         self._tx.undo.append(self._forget)
+        self._seqs |= zip([row.event.id for row in rows], seqs, strict=True)
         self._terms += [(term, seq) for seq, row in zip(seqs, rows, strict=True) for term in row.index_terms]
         self._usage += [(row.mesh, 1, len(row.raw)) for row in rows]
         if not self._is_complete or len(self._usage) >= INDEX_EVENTS:
@@ -53,13 +59,28 @@ class EventIndex:
         if self._is_complete and not self._usage:
             return
         self._tx.undo.append(self._forget)
-        if self._is_complete:
-            INSERT_TERMS.run(self._db, sorted(self._terms))  # in the order of the index: neighbours share their pages
+        if self._is_complete:  # in the order of each index: neighbours share their pages
+            INSERT_IDS.run(self._db, sorted([(id_key(id_)[:PREFIX_BYTES], seq) for id_, seq in self._seqs.items()]))
+            INSERT_TERMS.run(self._db, sorted(self._terms))
             self._db.executemany(EVENTS_SQL.count_usage, sum_usage(self._usage))
             self._db.execute(EVENTS_SQL.mark_indexed)
         else:
             index_rest(self._db)
-        self._terms, self._usage, self._is_complete = [], [], True
+        self._empty(is_complete=True)
+
+    def seqs_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the seq of each of these ids that the store has, events of this transaction included."""
+        if not self._is_complete:
+            self.write()
+        found = {id_: self._seqs[id_] for id_ in ids if id_ in self._seqs}
+        keys = [id_key(id_) for id_ in ids if id_ not in found]
+        if len(keys) == 1 and self._db.execute(EVENTS_SQL.seq_of_prefix, (keys[0][:PREFIX_BYTES],)).get is None:
+            return found  # as for nearly every event that comes alone
+        if keys:
+            found |= {
+                key.hex(): seq for key, seq in self._db.execute(EVENTS_SQL.indexed_ids, (apsw.carray(tuple(keys)),))
+            }
+        return found
 
     def usage_of(self, mesh: str) -> Usage:
         """Return what a mesh has stored, with the events of this transaction."""
@@ -74,15 +95,19 @@ class EventIndex:
         """Rebuild everything that is derived from events."""
         self._tx.undo.append(self._forget)
         reindex(self._db)
-        self._terms, self._usage, self._is_complete = [], [], True
+        self._empty(is_complete=True)
 
     def _forget(self) -> None:
-        self._terms, self._usage, self._is_complete = [], [], False
+        self._empty(is_complete=False)
+
+    def _empty(self, *, is_complete: bool) -> None:
+        self._seqs, self._terms, self._usage, self._is_complete = {}, [], [], is_complete
 
 
 def index_rest(db: apsw.Connection) -> None:
     """Index the events that are not indexed yet, in the open transaction."""
     db.execute(EVENTS_SQL.count_unindexed)
+    db.execute(EVENTS_SQL.index_ids)
     for page in _pages_after(db, db.execute(EVENTS_SQL.indexed_through).get):
         INSERT_TERMS.run(
             db, sorted([entry for seq, raw, mesh in page for entry in _terms(seq, decode_event(raw), mesh)])
@@ -91,7 +116,8 @@ def index_rest(db: apsw.Connection) -> None:
 
 
 def reindex(db: apsw.Connection) -> None:
-    """Rebuild the indexes of terms, of current events and of fenced events; count the events that are not counted."""
+    """Rebuild the indexes of ids, terms, current and fenced events; count the events that are not counted."""
+    index_all_ids(db)
     db.execute(EVENTS_SQL.clear_fenced)
     db.execute(EVENTS_SQL.clear_terms)
     db.execute(EVENTS_SQL.clear_current)
@@ -100,6 +126,12 @@ def reindex(db: apsw.Connection) -> None:
         _index(db, page)
     INSERT_CURRENT.run(db, db.execute(EVENTS_SQL.erased_versions).fetchall())  # they keep their place
     db.execute(EVENTS_SQL.mark_indexed)
+
+
+def index_all_ids(db: apsw.Connection) -> None:
+    """Rebuild the index of ids; `index_state` is up to the caller."""
+    db.execute(EVENTS_SQL.clear_ids)
+    db.execute(EVENTS_SQL.index_all_ids)
 
 
 def _pages_after(db: apsw.Connection, seq: int) -> Iterator[list[Content]]:

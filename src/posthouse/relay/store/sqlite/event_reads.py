@@ -37,6 +37,7 @@ from posthouse.relay.store.sqlite.queries import (
     content_rows,
     contents_of_ids,
     filter_bindings,
+    known_ids,
     plan_filter,
     plan_history,
     scope_bindings,
@@ -109,8 +110,7 @@ class EventReads:
         now_ns = self._clock.wall_ns()
 
         def read(db: apsw.Connection) -> StoredEvent | None:
-            seq = db.execute(EVENTS_SQL.event_by_id, (bytes.fromhex(event_id),)).get
-            return _visible_event(db, seq, scope, now_ns)
+            return _visible_event(db, known_ids(db, [event_id]).get(event_id), scope, now_ns)
 
         return await self._pool.run(read)
 
@@ -148,7 +148,7 @@ class EventReads:
         return await self._pool.run(lambda db: contents_of_ids(db, ids))
 
     async def contents_between(self, after_seq: int, through_seq: int) -> list[ContentRow]:
-        return await self._pool.run(lambda db: content_rows(db, _OF_RANGE, after_seq, through_seq))
+        return await self._pool.run(lambda db: content_rows(db, _OF_RANGE, (after_seq, through_seq)))
 
     async def event_keys(self, wanted: Filter, after_seq: int, through_seq: int) -> list[tuple[int, bytes]]:
         bindings = filter_bindings(wanted) | {"low": after_seq, "high": through_seq}

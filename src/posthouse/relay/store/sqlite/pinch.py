@@ -38,9 +38,9 @@ _ENVELOPES = BulkInsert(PINCH_SQL.insert_envelopes, 7)
 class SqlitePinch:
     """Implements posthouse.relay.store.delivery_protocol.PinchUnit."""
 
-    def __init__(self, tx: JournalTransaction) -> None:
-        self._tx = tx
+    def __init__(self, tx: JournalTransaction, deliveries: SqliteDeliveries) -> None:
         self._db = tx.db
+        self._deliveries = deliveries
 
     def is_known(self, sender: int, message_id: bytes, since_ns: int) -> bool:
         return bool(self._db.execute(PINCH_SQL.find_known, (message_id, sender, since_ns)).get)
@@ -63,7 +63,7 @@ class SqlitePinch:
 
     def park_read(self, mesh: str, node: str) -> ClosedDeliveries:
         rows: list[Any] = self._db.execute(PINCH_SQL.read_rows, (mesh, node)).fetchall()
-        return SqliteDeliveries(self._tx).park(mesh, node, rows, READ_UNCONFIRMED)
+        return self._deliveries.park(mesh, node, rows, READ_UNCONFIRMED)
 
     def forget_attempts(self, mesh: str, node: str) -> None:
         self._db.execute(PINCH_SQL.forget_attempts, (mesh, node))

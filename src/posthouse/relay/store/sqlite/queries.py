@@ -24,7 +24,9 @@ from posthouse.relay.store.query_pages import Range, Span, driving_terms
 from posthouse.storage.sql_files import Statements
 
 EVENTS_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "events.sql")
-_OF_IDS = f"{EVENTS_SQL.content_rows} {EVENTS_SQL.of_ids}"
+_OF_IDS = f"{EVENTS_SQL.content_rows} {EVENTS_SQL.from_ids}"
+_KNOWN_IDS = f"{EVENTS_SQL.known_ids} {EVENTS_SQL.from_ids}"
+_FROM_IDS_WITHIN = f"{EVENTS_SQL.from_ids} {EVENTS_SQL.within}"
 _ESTIMATE_MOST = 2_000  # entries counted to compare drivers: enough to distinguish few from many
 _KEY_AT = len(NODE_SCHEME) + 1
 _decode_event = msgspec.json.Decoder(Event).decode
@@ -189,8 +191,7 @@ def _json(values: Iterable[Any] | None) -> str | None:
 
 def _choose(db: apsw.Connection, wanted: Filter, span: Span) -> tuple[Driver, str | None]:
     if wanted.ids is not None:
-        keys = apsw.carray(tuple(bytes.fromhex(id_) for id_ in wanted.ids))
-        return Driver(EVENTS_SQL.from_ids, {"keys": keys}, order="e.seq", is_small=True), None
+        return Driver(_FROM_IDS_WITHIN, _keys(list(wanted.ids)), order="e.seq", is_small=True), None
     candidates = list(driving_terms(wanted))
     if not candidates:
         return Driver(EVENTS_SQL.from_all, {}, order="e.seq"), None
@@ -213,17 +214,31 @@ def _terms_driver(terms: list[bytes]) -> Driver:
     return Driver(EVENTS_SQL.from_terms, bindings, "e.seq", collected=several, unindexed=EVENTS_SQL.from_all)
 
 
+#: Returns an event id as the store keeps it.
+id_key = bytes.fromhex
+
+
 def id_keys(ids: Sequence[str]) -> tuple[bytes, ...]:
     """Return event ids as the store keeps them."""
-    return tuple([bytes.fromhex(id_) for id_ in ids])
+    return tuple(map(id_key, ids))
+
+
+def _keys(ids: Sequence[str]) -> dict[str, Any]:
+    """Return the bindings of statements that look for these ids."""
+    return {"keys": apsw.carray(id_keys(ids))}
+
+
+def known_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, int]:
+    """Return the seq of each of these ids that the store has."""
+    return {key.hex(): seq for key, seq in db.execute(_KNOWN_IDS, _keys(ids))} if ids else {}
 
 
 def contents_of_ids(db: apsw.Connection, ids: Sequence[str]) -> list[ContentRow]:
     """Return the events with these ids, those without content included."""
-    return content_rows(db, _OF_IDS, apsw.carray(id_keys(ids))) if ids else []
+    return content_rows(db, _OF_IDS, _keys(ids)) if ids else []
 
 
-def content_rows(db: apsw.Connection, statement: str, *bindings: Any) -> list[ContentRow]:
+def content_rows(db: apsw.Connection, statement: str, bindings: Any) -> list[ContentRow]:
     """Return the rows of a statement that selects content_rows."""
     rows: list[Any] = db.execute(statement, bindings).fetchall()
     return [ContentRow(*row) for row in ((*values, bool(is_erased)) for *values, is_erased in rows)]

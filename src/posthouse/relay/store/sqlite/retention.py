@@ -61,10 +61,10 @@ class RetentionTables(RemovingEvents):
         return contents_of_ids(self._db, ids)
 
     def find_contents_of(self, seqs: Sequence[int]) -> list[ContentRow]:
-        return content_rows(self._db, _OF_SEQS, apsw.carray(array("q", seqs))) if seqs else []
+        return content_rows(self._db, _OF_SEQS, (apsw.carray(array("q", seqs)),)) if seqs else []
 
     def find_versions(self, address: bytes, through_ns: int, limit: int) -> list[ContentRow]:
-        return content_rows(self._db, _OF_ADDRESS, address, through_ns, limit)
+        return content_rows(self._db, _OF_ADDRESS, (address, through_ns, limit))
 
     def find_tombstones(self, ids: Sequence[str], addresses: Collection[bytes]) -> Tombstones:
         blocked: Any = self._db.execute(EVENTS_SQL.blocked_ids, (apsw.carray(id_keys(ids)),)) if ids else ()
@@ -137,6 +137,10 @@ class RetentionTables(RemovingEvents):
         return rows
 
     def _forget(self, seqs: Sequence[int]) -> None:
+        if not seqs:
+            return
+        self._index.write()  # from here on it has the ids that are forgotten
+        self._db.executemany(EVENTS_SQL.forget_id, [(seq,) for seq in seqs])
         self._db.executemany(EVENTS_SQL.forget_event, [(seq,) for seq in seqs])
 
     def _forget_tombstones(self, before_ns: int) -> None:

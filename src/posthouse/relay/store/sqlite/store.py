@@ -31,7 +31,7 @@ from posthouse.relay.store.sqlite.event_index import INSERT_CURRENT, EventIndex
 from posthouse.relay.store.sqlite.event_reads import EventReads
 from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS, LockTables, MeshTables
 from posthouse.relay.store.sqlite.pinch import PINCH, SqlitePinch, SqlitePinchReads
-from posthouse.relay.store.sqlite.queries import EVENTS_SQL
+from posthouse.relay.store.sqlite.queries import EVENTS_SQL, known_ids
 from posthouse.relay.store.sqlite.recording import FOLLOW, MAX_BYTES, RECORDING_TABLES, SqliteChangeLog
 from posthouse.relay.store.sqlite.retention import RetentionTables
 from posthouse.relay.store.sqlite.webhooks import WEBHOOKS, SqliteWebhookReads, SqliteWebhooks
@@ -48,12 +48,12 @@ COMPONENTS = (RELAY, LOCKS, DELIVERIES, PINCH, FOLLOW, WEBHOOKS)
 FILE_NAME = "relay.db"
 COPY_NAME = "follower.db"  # of a copy that follows another relay: it does not serve
 #: tables that `reindex` writes from the events, and those that a rewritten store begins without
-DERIVED = ("event_terms", "current_events", "fenced_events", *RECORDING_TABLES)
+DERIVED = ("event_ids", "event_terms", "current_events", "fenced_events", *RECORDING_TABLES)
 INSERT_EVENTS = BulkInsert(EVENTS_SQL.insert_events, 10)
 _KEY_AT = len(NODE_SCHEME) + 1
 _WAL_PAGES = 8_000  # 32 MiB: pages of a randomly written index change again before they are copied
 _WARMED_EVENTS = 2_000_000  # their ids fit into the cache and are read in well under a second
-_CACHE_KIB = 131_072  # holds most of the id index of a million events: every insert reads a random leaf of it
+_CACHE_KIB = 131_072  # holds most of the index of ids of a million events: every lookup reads a random leaf of it
 
 
 class SqliteUnit(MeshTables, LockTables, RetentionTables):
@@ -67,13 +67,13 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
         self._clock = clock
         #: set by `run`
         self.now_ns = 0
-        self.deliveries = SqliteDeliveries(tx)
         self._index = EventIndex(tx)
+        self.deliveries = SqliteDeliveries(tx, self._index)
         self.has_tombstones = bool(self._db.execute(EVENTS_SQL.has_tombstones).get)
 
     @cached_property
     def pinch(self) -> SqlitePinch:
-        return SqlitePinch(self._tx)
+        return SqlitePinch(self._tx, self.deliveries)
 
     @cached_property
     def webhooks(self) -> SqliteWebhooks:
@@ -103,7 +103,7 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
         self._tx.undo.append(undo)
 
     def known(self, ids: Sequence[str]) -> dict[str, int]:
-        return known_ids(self._db, ids)
+        return self._index.seqs_of(ids)
 
     def add_events(self, rows: Sequence[EventRow]) -> list[int]:
         first = self._tx.append_many(
@@ -138,15 +138,6 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
 
     def reindex(self) -> None:
         self._index.rebuild()
-
-
-def known_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, int]:
-    """Return the seq of each of these ids that was accepted before."""
-    if len(ids) == 1:
-        seq = db.execute(EVENTS_SQL.event_by_id, (bytes.fromhex(ids[0]),)).get
-        return {} if seq is None else {ids[0]: seq}
-    keys = tuple([bytes.fromhex(id_) for id_ in ids])
-    return {key.hex(): seq for key, seq in db.execute(EVENTS_SQL.known_ids, (apsw.carray(keys),))} if keys else {}
 
 
 class SqliteStore(EventReads):
@@ -264,7 +255,7 @@ def read_moved(db: apsw.Connection) -> MovedTo | None:
 
 
 def _warm_unit(tx: JournalTransaction, clock: Clock) -> SqliteUnit:
-    """Return the unit of the writer; its cache holds the id index, which every insert reads at random places."""
+    """Return the unit of the writer; its cache holds the index of ids, which is read and written at random places."""
     tx.db.pragma("cache_size", -_CACHE_KIB)
     if tx.head <= _WARMED_EVENTS:
         tx.db.execute(EVENTS_SQL.walk_ids).fetchall()  # before clients wait

@@ -1,19 +1,15 @@
 -- :name queue_id_of
 SELECT mailbox FROM mailboxes WHERE mesh = ? AND node = ?
 
--- :name rows_of_ids
+-- :name rows_of_seqs
 SELECT json_group_array(json_array(lower(hex(d.id)), d.seq, d.state, d.was_stored, d.opened_at_ns, d.sender))
-FROM carray(?2) AS c CROSS JOIN events AS e INDEXED BY events_by_id
-    ON substr(e.id, 1, 8) = substr(c.value, 1, 8) AND e.id = c.value
-CROSS JOIN deliveries AS d ON d.seq = e.seq AND d.mailbox = ?1
+FROM carray(?2) AS c CROSS JOIN deliveries AS d ON d.seq = c.value AND d.mailbox = ?1
 
 -- :name receipt_rows
 SELECT json_group_array(json_array(
     lower(hex(d.id)), d.seq, d.state, d.sender, json(iif(r.topic IS NULL, 'false', 'true')),
     json(iif(x.seq IS NULL, 'false', 'true'))))
-FROM carray(?2) AS c CROSS JOIN events AS e INDEXED BY events_by_id
-    ON substr(e.id, 1, 8) = substr(c.value, 1, 8) AND e.id = c.value
-CROSS JOIN deliveries AS d ON d.seq = e.seq AND d.mailbox = ?1
+FROM carray(?2) AS c CROSS JOIN deliveries AS d ON d.seq = c.value AND d.mailbox = ?1
 CROSS JOIN message_records AS r ON r.seq = d.seq
 LEFT JOIN receipts AS x ON x.seq = d.seq AND x.mailbox = d.mailbox
 

@@ -12,14 +12,21 @@ AND (j.seq IS NULL OR j.type NOT IN ('event.accepted', 'message.accepted', 'conf
 LIMIT 20
 
 -- :name events_twice
-SELECT later.seq FROM events AS e CROSS JOIN events AS later INDEXED BY events_by_id
-ON substr(later.id, 1, 8) = substr(e.id, 1, 8) AND later.id = e.id AND later.seq > e.seq
-LIMIT 20
+SELECT max(seq) FROM events GROUP BY id HAVING count(*) > 1 LIMIT 20
 
 -- :name contents
 SELECT seq, lower(hex(id)), 'ed25519:' || lower(hex(pubkey)), kind, created_at_ns, mesh,
     iif(recipient IS NULL, NULL, 'ed25519:' || lower(hex(recipient))), expiration_s, address, raw
 FROM events WHERE raw IS NOT NULL
+
+-- :name id_differences
+SELECT * FROM (
+    SELECT e.seq FROM events AS e WHERE e.seq <= (SELECT indexed_through FROM index_state)
+    AND NOT EXISTS (SELECT 1 FROM event_ids AS i WHERE i.id_prefix = substr(e.id, 1, 8) AND i.seq = e.seq)
+    UNION ALL
+    SELECT i.seq FROM event_ids AS i LEFT JOIN events AS e ON e.seq = i.seq
+    WHERE substr(e.id, 1, 8) IS NOT i.id_prefix OR e.seq > (SELECT indexed_through FROM index_state)
+) LIMIT 20
 
 -- :name all_terms
 SELECT term, seq FROM event_terms

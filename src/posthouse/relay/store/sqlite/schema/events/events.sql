@@ -11,15 +11,39 @@ INSERT INTO current_events (address, created_at_ns, id, event_seq) VALUES
 ON CONFLICT (address) DO UPDATE SET created_at_ns = excluded.created_at_ns, id = excluded.id,
 event_seq = excluded.event_seq WHERE (excluded.created_at_ns, excluded.id) > (created_at_ns, id)
 
--- :name known_ids
-SELECT e.id, e.seq FROM carray(?) AS c CROSS JOIN events AS e INDEXED BY events_by_id
-ON substr(e.id, 1, 8) = substr(c.value, 1, 8) AND e.id = c.value
+-- :name insert_ids
+INSERT INTO event_ids (id_prefix, seq) VALUES
+
+-- :name index_ids
+INSERT INTO event_ids (id_prefix, seq) SELECT substr(id, 1, 8), seq FROM events
+WHERE seq > (SELECT indexed_through FROM index_state) ORDER BY 1, 2
+
+-- :name index_all_ids
+INSERT INTO event_ids (id_prefix, seq) SELECT substr(id, 1, 8), seq FROM events ORDER BY 1, 2
+
+-- :name clear_ids
+DELETE FROM event_ids
 
 -- :name walk_ids
-SELECT count(*) FROM events INDEXED BY events_by_id
+SELECT count(*) FROM event_ids
 
--- :name event_by_id
-SELECT seq FROM events WHERE substr(id, 1, 8) = substr(?1, 1, 8) AND id = ?1
+-- :name seq_of_prefix
+SELECT seq FROM event_ids WHERE id_prefix = ?
+
+-- :name indexed_ids
+SELECT e.id, e.seq FROM carray(?) AS c CROSS JOIN event_ids AS i ON i.id_prefix = substr(c.value, 1, 8)
+CROSS JOIN events AS e ON e.seq = i.seq AND e.id = c.value
+
+-- :name from_ids
+-- Indexed or not; a prefix may belong to another id.
+events AS e WHERE e.seq IN (
+    SELECT i.seq FROM carray(:keys) AS c CROSS JOIN event_ids AS i ON i.id_prefix = substr(c.value, 1, 8)
+    UNION ALL
+    SELECT seq FROM events WHERE seq > (SELECT indexed_through FROM index_state) AND id IN (SELECT value FROM carray(:keys))
+) AND e.id IN (SELECT value FROM carray(:keys))
+
+-- :name known_ids
+SELECT e.id, e.seq FROM
 
 -- :name visible
     e.raw IS NOT NULL
@@ -45,11 +69,8 @@ events AS e
 WHERE e.seq IN (
     SELECT seq FROM event_terms WHERE term IN (SELECT value FROM carray(:terms)) AND seq > :low AND seq <= :high) AND
 
--- :name from_ids
-events AS e
-WHERE e.seq IN (
-    SELECT k.seq FROM carray(:keys) AS c CROSS JOIN events AS k INDEXED BY events_by_id
-    ON substr(k.id, 1, 8) = substr(c.value, 1, 8) AND k.id = c.value AND k.seq > :low AND k.seq <= :high) AND
+-- :name within
+AND e.seq > :low AND e.seq <= :high AND
 
 -- :name from_all
 events AS e
@@ -97,10 +118,6 @@ FROM
 
 -- :name of_seqs
 carray(?) AS c CROSS JOIN events AS e ON e.seq = c.value
-
--- :name of_ids
-carray(?) AS c CROSS JOIN events AS e INDEXED BY events_by_id
-ON substr(e.id, 1, 8) = substr(c.value, 1, 8) AND e.id = c.value
 
 -- :name of_range
 events AS e WHERE e.seq > ? AND e.seq <= ? ORDER BY e.seq
@@ -238,6 +255,10 @@ SELECT e.seq, e.created_at_ns, e.raw IS NULL AND e.seq <= (SELECT pruned_through
     AND NOT EXISTS (SELECT 1 FROM message_records AS r WHERE r.seq = e.seq)
     AND NOT EXISTS (SELECT 1 FROM deliveries AS d WHERE d.seq = e.seq)
 FROM events AS e WHERE e.seq > ? ORDER BY e.seq LIMIT ?
+
+-- :name forget_id
+DELETE FROM event_ids
+WHERE id_prefix = (SELECT substr(id, 1, 8) FROM events WHERE events.seq = ?1) AND event_ids.seq = ?1
 
 -- :name forget_event
 DELETE FROM events WHERE seq = ?
