@@ -12,7 +12,7 @@ import pytest
 from posthouse.journal.store import JOURNAL
 from posthouse.model.clock import FakeClock
 from posthouse.relay.store.sqlite.deliveries import DELIVERIES
-from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS
+from posthouse.relay.store.sqlite.lock_requests import LOCKS
 from posthouse.relay.store.sqlite.pinch import PINCH
 from posthouse.relay.store.sqlite.store import FILE_NAME, RELAY
 from posthouse.sqlite.schema import APPLICATION_ID
@@ -25,7 +25,13 @@ pytestmark = pytest.mark.sqlite
 
 _FIRST = (JOURNAL, RELAY, LOCKS, DELIVERIES, PINCH)  # the others came later
 _JOURNAL_TABLES = {"journal", "journal_state", "sqlite_sequence"}
-_CHANGED_BY_A_START = _JOURNAL_TABLES | {"audience_versions", "swept_records", "locks", "lock_run", "token_counter"}
+_CHANGED_BY_A_START = (
+    _JOURNAL_TABLES
+    | {"audience_versions", "swept_records", "locks", "lock_run", "token_counter"}
+    | {
+        "lock_requests_state"  # an old store has every request id in the table, up to its head
+    }
+)
 _TABLES = ("message_records", "deliveries")
 _INDEXES = ("message_records_by_expiry", "mailboxes_waiting", "deliveries_open", "deliveries_parked")
 
