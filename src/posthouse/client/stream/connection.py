@@ -280,6 +280,9 @@ class Link:
 
     async def start(self, *, is_patient: bool = False) -> None:
         """Make the first connection; raises if that fails, unless `is_patient` and trying again may help."""
+        self._check_open()
+        if self._task is not None:  # the usual case, without a lock
+            return
         async with self._starting:
             self._check_open()
             if self._task is not None:
