@@ -29,7 +29,7 @@ from posthouse.model.event import Event
 from posthouse.model.node import node_key
 from posthouse.model.ulid import UlidGenerator
 from posthouse.relay.store.event_rows import EventRow, event_row
-from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS_SQL as LOCKS
+from posthouse.relay.store.sqlite.lock_requests import LOCKS_SQL as LOCKS
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL as RELAY
 from posthouse.relay.store.sqlite.store import SqliteStore
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from pathlib import Path
 
@@ -79,25 +80,48 @@ async def test_after_a_slow_commit_the_thread_commits_for_a_while(tmp_path: Path
         assert await is_committed_here(store)
 
 
-async def test_callers_that_arrive_during_lone_commits_move_the_work_to_the_thread(tmp_path: Path) -> None:
+async def test_a_caller_that_arrives_during_a_lone_commit_moves_the_work_to_the_thread(tmp_path: Path) -> None:
     clock = FakeClock()
-    with opened(tmp_path / "s.db", clock) as store:
-        assert await is_committed_here(store)
-        assert await is_committed_here(store)  # at once: it would have been in its socket
-        assert not await is_committed_here(store)
+    ours, theirs = socket.socketpair()
+    with opened(tmp_path / "s.db", clock) as store, theirs:
+
+        def commit_while_another_calls(tx: JournalTransaction) -> threading.Thread:
+            theirs.send(b"x")
+            return thread_of(tx)
+
+        async def serve_another() -> threading.Thread:
+            reader, writer = await asyncio.open_connection(sock=ours)
+            await reader.readexactly(1)
+            committed_by = await store.writer.run(thread_of, is_short=True)
+            writer.close()
+            return committed_by
+
+        other = asyncio.create_task(serve_another())
         await idle()
+        eventually(lambda: store.writer._is_asleep)
+        assert await store.writer.run(commit_while_another_calls, is_short=True) is threading.current_thread()
+        assert await asyncio.wait_for(other, 10) is not threading.current_thread()
         assert not await is_committed_here(store)
         clock.advance(PAUSE_S)
-        await idle()
         assert await is_committed_here(store)
 
 
-async def test_one_quick_request_after_an_answer_is_no_second_caller(tmp_path: Path) -> None:
+async def test_caller_is_answered_before_the_commit_of_another_that_arrived_meanwhile(tmp_path: Path) -> None:
+    order: list[str] = []
     with opened(tmp_path / "s.db") as store:
-        for _ in range(3):
-            assert await is_committed_here(store)
-            assert await is_committed_here(store)
-            await idle()
+        eventually(lambda: store.writer._is_asleep)
+        store.writer.submit_with_callback(note("first"), lambda _seq, _error: order.append("answered"), is_short=True)
+        await asyncio.sleep(0)
+        assert (order, refs(store)) == ([], ["first"])
+        second = store.writer.submit(lambda _tx: order.append("committed"), is_short=True)
+        await asyncio.wait_for(second, 10)
+    assert order == ["answered", "committed"]
+
+
+async def test_next_request_of_the_caller_that_was_answered_is_no_second_caller(tmp_path: Path) -> None:
+    with opened(tmp_path / "s.db") as store:
+        for _ in range(5):
+            assert await is_committed_here(store)  # at once, before the loop polls again
 
 
 async def test_results_of_a_lone_commit_come_after_those_committed_before(tmp_path: Path) -> None:

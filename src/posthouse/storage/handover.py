@@ -93,8 +93,10 @@ class LoopResults:
         self._batches: deque[tuple[Sequence[PendingItem[Any]], int]] = deque()
         #: boot time of the commit whose results are delivered now
         self.committed_ns = 0
+        #: whether results wait for `deliver_all` without a wake-up
+        self.is_keeping = False
         self._defers_callbacks = False
-        loop.add_reader(self._wake_up.fileno(), self._deliver_all)
+        loop.add_reader(self._wake_up.fileno(), self._wake)
 
     def post(self, items: Sequence[PendingItem[Any]], committed_ns: int) -> None:
         """Let the loop deliver the results of `items`, after those posted before."""
@@ -109,22 +111,24 @@ class LoopResults:
         with contextlib.suppress(RuntimeError):  # a closed loop has released the descriptor itself
             self.loop.call_soon_threadsafe(self._end)
 
-    def deliver(self, items: Sequence[PendingItem[Any]], committed_ns: int) -> None:
-        """Deliver the results of `items` now, on the loop's thread, after those posted before."""
+    def keep(self, items: Sequence[PendingItem[Any]], committed_ns: int) -> None:
+        """Add the results of `items` after those posted before; the loop's thread delivers them with `deliver_all`."""
         self._batches.append((items, committed_ns))
-        self._deliver_posted()
+        self.is_keeping = True
 
-    def _deliver_all(self) -> None:
-        self._wake_up.clear()
-        self._deliver_posted()
-
-    def _deliver_posted(self) -> None:
+    def deliver_all(self) -> None:
+        """Deliver everything that was posted or kept; called on the loop's thread."""
+        self.is_keeping = False
         while self._batches:
             items, self.committed_ns = self._batches.popleft()
             for item in items:
                 self._deliver(item)
         if self._defers_callbacks:
             self.loop.call_soon(self._stop_deferring)  # runs after the future and item callbacks scheduled above
+
+    def _wake(self) -> None:
+        self._wake_up.clear()
+        self.deliver_all()
 
     def _deliver(self, item: PendingItem[Any]) -> None:
         waiter = item.waiter
@@ -149,7 +153,7 @@ class LoopResults:
         self._defers_callbacks = False
 
     def _end(self) -> None:
-        self._deliver_all()
+        self._wake()
         self.loop.remove_reader(self._wake_up.fileno())
 
 

@@ -8,7 +8,8 @@ before anything is queued.
 An event loop wakes the sleeping writer at the end of its iteration, not at the first item: callers whose results
 arrive together submit again together, and so share the next sync too. If one short item is all that waits then, the
 loop commits it on its own thread: the hand-over to a sleeping thread and back costs a lone caller a quarter of its
-time (docs/adr/0018-lone-commits.md).
+time. Before the answer the loop polls its sockets, which shows whether others called during the commit; then a thread
+commits for a while, and the loop keeps reading (docs/adr/0018-lone-commits.md).
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ MAX_BATCH_ITEMS = 512  # keeps one commit, and so the latency of every item in i
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 THREADED_NS = 20_000_000  # after a sign of other work, or of a slow disk, the writer's thread commits for this long
 SLOW_COMMIT_NS = 2_000_000  # several times a usual sync: what keeps the disk busy would keep the loop busy too
-_POLLS_AFTER_LONE = 3  # after this many polls of its sockets, a loop has seen what arrived during a commit
-_EARLY_ITEMS = 2  # in a row: one alone may be the next request of the caller that was just answered, and was quick
+_POLLS_AFTER_LONE = 3  # after this many polls of its sockets, a loop has submitted what arrived during a commit
 _CHECK_EVERY_S = 1.0  # a loop that stops in the middle of an iteration may never notify: its items still commit
 
 
@@ -90,8 +90,6 @@ class Writer(Generic[TxT]):
         self._notified_by: LoopResults | None = None
         self._loop_results: dict[asyncio.AbstractEventLoop, LoopResults] = {}
         self._threaded_until_ns = 0
-        self._polls_left = 0
-        self._early_items = 0
         self._failed_lone: list[PendingItem[TxT]] = []
         self._closed_with: PosthouseError | None = None
         self._transient_error: PosthouseError | None = None
@@ -197,12 +195,15 @@ class Writer(Generic[TxT]):
 
     def _end_iteration(self, loop_results: LoopResults) -> None:
         """Commit what this iteration submitted: a lone short item here, anything else on the writer's thread."""
+        self._answer_after(0, loop_results)
         lone = self._take_lone(loop_results)
         if lone is None:
             self._wake_up.notify()
             return
         try:
             fatal = self._commit([lone])
+            if fatal is None:  # before another commit can begin: results arrive in the order of commits
+                loop_results.keep([lone], self._committed_ns)
         except Exception as defect:  # noqa: BLE001 - the caller must not wait for a result that never comes
             fatal = as_fatal(defect, self._path, "writer")
             lone.error = copy_error(fatal)
@@ -213,10 +214,21 @@ class Writer(Generic[TxT]):
                 self._closed_with, self._failed_lone = fatal, [lone]
             self._wake_up.notify()
             return
-        loop_results.deliver([lone], self._committed_ns)
-        is_counting, self._polls_left = self._polls_left > 0, _POLLS_AFTER_LONE
-        if not is_counting:
-            loop_results.loop.call_soon(self._count_poll, loop_results.loop)
+        self._answer_after(_POLLS_AFTER_LONE, loop_results)
+
+    def _answer_after(self, polls: int, loop_results: LoopResults) -> None:
+        """Answer the caller of a lone item, if it is not yet, once the loop has submitted what came during the commit.
+
+        A request after the answer shows nothing: it may be the next one of the same caller.
+        """
+        if not loop_results.is_keeping:
+            return
+        if polls and not self._queue:
+            loop_results.loop.call_soon(self._answer_after, polls - 1, loop_results)
+            return
+        if self._queue:
+            self._threaded_until_ns = self._clock.boot_ns() + THREADED_NS
+        loop_results.deliver_all()
 
     def _take_lone(self, loop_results: LoopResults) -> PendingItem[TxT] | None:
         """Take the only item that waits, and the write connection with it, if the loop may commit it."""
@@ -224,21 +236,12 @@ class Writer(Generic[TxT]):
             lone = self._queue[0] if len(self._queue) == 1 and self._closed_with is None else None
             if lone is None or not lone.is_short or lone.loop_results is not loop_results:
                 return None
-            now_ns = self._clock.boot_ns()
-            self._early_items = self._early_items + 1 if self._polls_left else 0
-            if self._early_items >= _EARLY_ITEMS:  # of several callers: a thread commits while the loop keeps reading
-                self._early_items, self._threaded_until_ns = 0, now_ns + THREADED_NS
-            if now_ns < self._threaded_until_ns or self._transient_error is not None:
+            if self._clock.boot_ns() < self._threaded_until_ns or self._transient_error is not None:
                 return None
             if not self._committing.acquire(blocking=False):
                 return None
             self._queue, self._notified_by = [], None
             return lone
-
-    def _count_poll(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._polls_left -= 1
-        if self._polls_left:
-            loop.call_soon(self._count_poll, loop)
 
     def _commit(self, batch: list[PendingItem[TxT]]) -> Fatal | None:
         """Commit a batch and account for it; the caller holds the write connection."""

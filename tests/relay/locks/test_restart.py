@@ -10,6 +10,8 @@ import pytest
 
 from posthouse.model.clock import FakeClock
 from posthouse.relay.ops.maintenance import backup_relay, check_relay, restore_relay
+from posthouse.relay.store.protocol import Unit
+from posthouse.relay.store.sqlite.store import SqliteUnit
 from tests.relay.locks.desk import code_of, node, open_desk, token_of
 
 ALICE, BOB = node(1), node(2)
@@ -105,6 +107,7 @@ async def test_store_from_before_sessions_keeps_its_locks_tokens_and_request_ids
         held = await desk.acquire(ALICE, "held", request_id="q1")
         free = await desk.granted(BOB, "free")
         await desk.release(BOB, free, "free")
+        await desk.core.store.submit(write_request_ids)
     undo_sessions(tmp_path / "relay.db")
     clock.advance(1)
     async with open_desk(tmp_path, clock) as desk:
@@ -120,6 +123,12 @@ async def test_store_from_before_sessions_keeps_its_locks_tokens_and_request_ids
     assert check_relay(tmp_path / "relay.db") == []
 
 
+def write_request_ids(unit: Unit) -> None:
+    """Write them to their table at once, as a store did at that time."""
+    assert isinstance(unit, SqliteUnit)
+    unit._requests.write()
+
+
 def undo_sessions(path: Path) -> None:
     """Give a store the lock tables from before sessions again."""
     old = files("posthouse.relay.store.sqlite.schema.locks.migrations").joinpath("0001_locks.sql").read_text()
@@ -130,7 +139,7 @@ def undo_sessions(path: Path) -> None:
         "INSERT INTO locks SELECT mesh, resource, owner, token, lease_ms, deadline_boot_ns, is_released, 0 FROM newer"
     )
     db.execute(
-        "DROP TABLE newer;"
+        "DROP TABLE newer; DROP TABLE lock_requests_state;"
         "ALTER TABLE lock_requests DROP COLUMN session; ALTER TABLE lock_requests DROP COLUMN parameters;"
         "CREATE UNIQUE INDEX lock_requests_by_id ON lock_requests (request_id, owner, mesh, resource);"
         "UPDATE schema_versions SET version = 2 WHERE component = 'locks'"

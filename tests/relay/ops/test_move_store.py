@@ -91,6 +91,7 @@ async def test_relay_goes_on_at_its_new_place_and_a_reader_at_its_cursor(file: P
     core = await RelayEngine.start(EngineSettings(file.parent, RELAY), CLOCK)
     former = ALICE.raw(content="before the move")
     seq = accepted(await core.accept(former)).seq or 0
+    granted = await core.locks.ask(ALICE.node, Acquire("other", 600_000, request_id="q"))
     await core.close()
     await asyncio.to_thread(move_to_server, file, database)
     moved = await RelayEngine.start(EngineSettings(file.parent, RELAY, store=database), CLOCK)
@@ -101,6 +102,7 @@ async def test_relay_goes_on_at_its_new_place_and_a_reader_at_its_cursor(file: P
     assert [stored.seq for stored in read.events] == [later]
     locked = await moved.locks.ask(Author(5).node, Acquire("deploy", 1_000))
     assert not isinstance(locked, LockGrant)
+    assert await moved.locks.ask(ALICE.node, Acquire("other", 600_000, request_id="q")) == granted
     await moved.close()
     await asyncio.to_thread(move_to_file, database, file)
     assert check_relay(file) == []

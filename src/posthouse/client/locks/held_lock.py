@@ -86,6 +86,8 @@ class Lock:
     ) -> None:
         #: other Lock objects of the same node wait for this one
         self.session = minter.mint() if session is None else session
+        #: unique for this session: its own id, unless other locks use it too
+        self._request_id = self.session if session is None else minter.mint()
         self._mode: LockMode = mode
         self._tree = tree
         self._also = tuple(also)
@@ -136,25 +138,24 @@ class Lock:
     async def _acquire(self) -> Held:
         end_ns = None if self._wait_s is None else self._clock.boot_ns() + round(self._wait_s * SECOND_NS)
         backoff = Backoff(0.05, _RETRY_MAX_S)
-        request_id = self._minter.mint()
         while True:
             try:
-                return await self._request(request_id, end_ns)
+                return await self._request(end_ns)
             except PosthouseError as refusal:
                 if not _may_retry(refusal) or self._remaining_ms(end_ns) == 0:
                     raise
                 if refusal.code != "held":
                     await asyncio.sleep(max(retry_after_s(refusal), backoff.next_s()))
                 if refusal.code in _NOT_HELD or refusal.code == "request_spent":
-                    request_id = self._minter.mint()  # the grant ended before its answer arrived
+                    self._request_id = self._minter.mint()  # the grant ended before its answer arrived
 
-    async def _request(self, request_id: str, end_ns: int | None) -> Held:
+    async def _request(self, end_ns: int | None) -> Held:
         requested_ns = self._clock.boot_ns()
         grant = await self._calls.acquire(
             self._resource,
             lease_ms=self._lease_ms,
             wait_ms=self._remaining_ms(end_ns),
-            request_id=request_id,
+            request_id=self._request_id,
             mesh=self._mesh,
             session=self.session,
             mode=self._mode,

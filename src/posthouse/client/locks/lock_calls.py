@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
@@ -29,7 +28,7 @@ _KEPT_REQUESTS = 1_000
 class _LockRequest(Pending):
     """One operation on a lock without an answer, and the future of its caller."""
 
-    __slots__ = ("_commands", "arguments", "future", "op", "remaining_ms")
+    __slots__ = ("_commands", "arguments", "future", "op", "remaining_ms", "request_id")
 
     def __init__(
         self,
@@ -41,16 +40,13 @@ class _LockRequest(Pending):
     ) -> None:
         self.op = op
         self.arguments = arguments
+        self.request_id: str | None = arguments.get("request_id")
         #: returns the rest of an acquire's wait, which is shorter each time it is sent
         self.remaining_ms = remaining_ms
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._commands = commands
         super().__init__(Kind.LOCK, number, b"")
         self.command = self.encode_again()
-
-    @property
-    def request_id(self) -> str | None:
-        return self.arguments.get("request_id")
 
     def encode_again(self) -> bytes:
         arguments = dict(self.arguments)
@@ -78,7 +74,7 @@ class LockCommands:
         self.origin = commands.link.origin
         self._numbers = itertools.count(1)
         #: request id -> unanswered acquires under it
-        self._waiting: Counter[str] = Counter()
+        self._waiting: dict[str, int] = {}
         #: request ids whose grants reached a caller, the newest last
         self._granted: dict[str, None] = {}
 
@@ -97,7 +93,7 @@ class LockCommands:
         """Return the answer to an operation as plain values, or raise its refusal."""
         request = _LockRequest(self, f"l{next(self._numbers)}", op, arguments, remaining_ms)
         if request.request_id is not None:
-            self._waiting[request.request_id] += 1
+            self._waiting[request.request_id] = self._waiting.get(request.request_id, 0) + 1
         self._commands.add(request)
         timer = asyncio.get_running_loop().call_later(timeout_s, request.expire)
         try:
@@ -140,9 +136,9 @@ class LockCommands:
 
     def _stop_waiting(self, request: _LockRequest) -> None:
         if request.request_id is not None:
-            self._waiting[request.request_id] -= 1
-            if self._waiting[request.request_id] <= 0:
-                del self._waiting[request.request_id]
+            left = self._waiting.pop(request.request_id, 0) - 1
+            if left > 0:
+                self._waiting[request.request_id] = left
 
     def _return_grant(self, request: _LockRequest, token: int) -> None:
         """Release a grant without a caller, unless another caller uses the same request id and so shares it."""

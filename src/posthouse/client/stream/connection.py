@@ -280,9 +280,10 @@ class Link:
 
     async def start(self, *, is_patient: bool = False) -> None:
         """Make the first connection; raises if that fails, unless `is_patient` and trying again may help."""
+        if self._has_started():  # the usual case, without a lock
+            return
         async with self._starting:
-            self._check_open()
-            if self._task is not None:
+            if self._has_started():
                 return
             connection = await (self._redial() if is_patient else self._dial())
             try:
@@ -292,6 +293,10 @@ class Link:
                 raise
             self._attach(connection)
             self._task = asyncio.create_task(self._keep_up(connection))
+
+    def _has_started(self) -> bool:
+        self._check_open()
+        return self._task is not None
 
     def send(self, *commands: bytes) -> None:
         """Send commands together in the next frame, if there is a connection."""

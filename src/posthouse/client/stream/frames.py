@@ -291,6 +291,7 @@ Command = (
     _Plain | SubscribedEvent | InvalidEvent | DeliveredMessage | ConfirmedMessages | ReceivedReceipt | InvalidMessage
 )
 
+_ONE_COMMAND = '["'  # how a frame begins that is no list of commands, unless it has white space
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _VERB = msgspec.json.Decoder(str)
 _COMMAND: msgspec.json.Decoder[_Plain | _WithEvent] = msgspec.json.Decoder(_Plain | _WithEvent)
@@ -317,11 +318,15 @@ async def read_frame(data: str, relay: str, *, is_verifying: bool) -> list[Comma
 def decode_frame(data: str, relay: str) -> list[Command]:
     """Return the commands of a frame in order, their events not verified yet, or raise answer_invalid."""
     try:
-        parts = _ARRAY.decode(data)
-        texts: Sequence[str | msgspec.Raw] = parts if parts and bytes(parts[0])[:1] == b"[" else [data]
+        texts: Sequence[str | msgspec.Raw] = [data] if data.startswith(_ONE_COMMAND) else _texts_of(data)
         return [command for text in texts if (command := _decode_command(text)) is not None]
     except (ValueError, RecursionError) as invalid:
         raise error("answer_invalid", relay=relay, reason=str(invalid)) from invalid
+
+
+def _texts_of(data: str) -> Sequence[str | msgspec.Raw]:
+    parts = _ARRAY.decode(data)
+    return parts if parts and bytes(parts[0])[:1] == b"[" else [data]
 
 
 def _decode_command(text: str | msgspec.Raw) -> Command | None:

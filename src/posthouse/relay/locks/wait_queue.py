@@ -13,8 +13,9 @@ import heapq
 import threading
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import count, islice
+from typing import TypeVar
 
 from posthouse.model.lease import LeaseRequest
 from posthouse.model.lock_scope import Asked, Claim, Scope, covers, keeps_order, overlaps, range_below, trees_above
@@ -24,6 +25,7 @@ from posthouse.relay.wire.lock_operations import Acquire, LockAnswer, OnLockAnsw
 Key = tuple[str, str]
 #: node and session
 Holder = tuple[str, str]
+K = TypeVar("K", bound=Hashable)
 
 
 class Waiter:
@@ -93,12 +95,13 @@ class WaitQueue:
         self.waiters: dict[int, Waiter] = {}
         #: those that do not share
         self.exclusive: dict[int, Waiter] = {}
-        self.holders: Counter[Holder] = Counter()
+        #: how many of them each holder has
+        self.holders: dict[Holder, int] = {}
 
     def add(self, waiter: Waiter) -> None:
         """Add a waiter at the end."""
         self.waiters[waiter.ticket] = waiter
-        self.holders[waiter.holder] += 1
+        _count(self.holders, waiter.holder, 1)
         if not waiter.claims[0].is_shared:
             self.exclusive[waiter.ticket] = waiter
 
@@ -106,14 +109,21 @@ class WaitQueue:
         """Remove a waiter."""
         del self.waiters[waiter.ticket]
         self.exclusive.pop(waiter.ticket, None)
-        self.holders[waiter.holder] -= 1
-        if not self.holders[waiter.holder]:
-            del self.holders[waiter.holder]
+        _count(self.holders, waiter.holder, -1)
 
     def rivals(self, claim: Asked, ticket: int) -> dict[int, Waiter]:
         """Return the waiters, in order, that a claim may have to wait behind; `ticket` is its own place, if any."""
-        is_only_one = self.holders[claim.owner, claim.session] <= (ticket in self.waiters)
+        is_only_one = self.holders.get((claim.owner, claim.session), 0) <= (ticket in self.waiters)
         return self.exclusive if claim.is_shared and is_only_one else self.waiters
+
+
+def _count(counts: dict[K, int], key: K, change: int) -> None:
+    """Change a count; one that becomes 0 leaves. A Counter costs several times as much."""
+    count = counts.get(key, 0) + change
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]
 
 
 class WaitQueues:
@@ -127,9 +137,9 @@ class WaitQueues:
         #: mesh -> names that have a queue, sorted: what a tree covers is a range
         self._names: dict[str, list[str]] = {}
         #: mesh -> waiters that ask for trees
-        self._trees: Counter[str] = Counter()
+        self._trees: dict[str, int] = {}
         #: how many waiters each session of a node has
-        self._sessions: Counter[Holder] = Counter()
+        self._sessions: dict[Holder, int] = {}
         self._waiters: dict[int, Waiter] = {}
         self._tickets = count(1)
 
@@ -165,8 +175,9 @@ class WaitQueues:
         mesh = request.mesh
         with self._gate:
             self._waiters[waiter.ticket] = waiter
-            self._sessions[waiter.holder] += 1
-            self._trees[mesh] += request.tree
+            _count(self._sessions, waiter.holder, 1)
+            if request.tree:
+                _count(self._trees, mesh, 1)
             for claim in waiter.claims:
                 queue = self._queues.get((mesh, claim.resource))
                 if queue is None:
@@ -183,10 +194,9 @@ class WaitQueues:
         with self._gate:
             if self._waiters.pop(waiter.ticket, None) is None:
                 return
-            self._trees[mesh] -= waiter.request.tree
-            self._sessions[waiter.holder] -= 1
-            if not self._sessions[waiter.holder]:
-                del self._sessions[waiter.holder]
+            if waiter.request.tree:
+                _count(self._trees, mesh, -1)
+            _count(self._sessions, waiter.holder, -1)
             for claim in waiter.claims:
                 queue = self._queues[mesh, claim.resource]
                 queue.remove(waiter)
@@ -199,11 +209,10 @@ class WaitQueues:
         del names[bisect_left(names, resource)]
         if not names:
             del self._names[mesh]
-            del self._trees[mesh]
 
     def waits_again(self, waiter: Waiter) -> bool:
         """Return True if the session of a waiter also waits for something else."""
-        return self._sessions[waiter.holder] > 1
+        return self._sessions.get(waiter.holder, 0) > 1
 
     def waiting_for(self, mesh: str, scope: Scope) -> int:
         """Return how many requests that overlap a scope wait."""
@@ -224,7 +233,8 @@ class WaitQueues:
 
     def earlier_waiter(self, mesh: str, claims: Sequence[Asked], before: int) -> Asked | None:
         """Return a claim of a waiter that came before this ticket and that these claims wait behind."""
-        if mesh not in self._names:  # the usual case; a waiter that is added now submits its own unit of work
+        is_only_one = len(self._waiters) == 1 and before in self._waiters
+        if is_only_one or mesh not in self._names:  # usual; a waiter that is added now submits its own unit of work
             return None
         with self._gate:
             for queue in self._overlapping(mesh, claims):
@@ -250,7 +260,7 @@ class WaitQueues:
         known = self._names.get(mesh, [])
         for scope in scopes:
             names[scope.resource] = None
-            if self._trees[mesh]:
+            if mesh in self._trees:
                 names.update(dict.fromkeys(trees_above(scope.resource)))
             if scope.is_tree:
                 first, end = range_below(scope.resource)
@@ -355,7 +365,7 @@ class _Cursor:
         if not self.exclusive:
             return False
         visited = self._granted | self.exclusive if len(self.exclusive) == 1 else self._granted
-        return all(self.queue.holders[holder] <= self._passed[holder] for holder in visited)
+        return all(self.queue.holders.get(holder, 0) <= self._passed[holder] for holder in visited)
 
     def _read(self) -> None:
         with self._gate:

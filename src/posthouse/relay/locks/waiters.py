@@ -118,10 +118,12 @@ class LockWaiters:
         if isinstance(result, PosthouseError):
             self._final_check(waiter)  # a later commit may have served the waiter: only a final check knows
             return
+        outcome = result.outcome
+        if outcome is not None:
+            self._queues.remove(waiter)  # first, or its own lease would get an alarm
         self.apply(waiter.request.mesh, result)
         if waiter.is_answered:
             return
-        outcome = result.outcome
         if outcome is None:
             if not waiter.is_withdrawn:  # most waiters are answered by now: the others need a timeout
                 waiter.timeout = self._loop.call_at(until, self._final_check, waiter)

@@ -32,7 +32,8 @@ from posthouse.relay.messages.consistency import DELIVERY_RULES, PINCH_RULES
 from posthouse.relay.store.event_rows import event_address, event_row, event_terms
 from posthouse.relay.store.high_water import HighWater, MarkFile
 from posthouse.relay.store.sqlite.event_index import reindex
-from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS_SQL, MESHES_SQL, all_locks, last_token
+from posthouse.relay.store.sqlite.lock_requests import LOCKS_SQL
+from posthouse.relay.store.sqlite.meshes_and_locks import MESHES_SQL, all_locks, last_token
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL
 from posthouse.relay.store.sqlite.store import COMPONENTS, DERIVED, stored_extent
 from posthouse.sqlite.backup import backup_store

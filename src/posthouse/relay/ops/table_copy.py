@@ -24,22 +24,17 @@ from posthouse.model.errors import error
 from posthouse.postgresql.server_connection import ServerConnection
 from posthouse.relay.store.postgresql.pg_journal import MOVING_SQL
 from posthouse.relay.store.sqlite.event_index import index_all_ids, index_rest
+from posthouse.relay.store.sqlite.lock_requests import save_requests, unwritten_requests
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL
 
-#: what belongs to one database: its schema, what triggers write, the mark of a store that was moved, how far the index
-#: of a file goes and its ids, and the changes that a file keeps for its followers, who take a new copy
-_OWN = frozenset(
-    {
-        "schema_versions",
-        "audience_versions",
-        "moved_to",
-        "sqlite_sequence",
-        "index_state",
-        "event_ids",
-        "change_stream",
-        "changesets",
-    }
-)
+#: what belongs to one database: its schema, what triggers write, the mark of a store that was moved, the index of ids,
+#: how far the tables go that a file writes in bulk, and its changes for followers, who take a new copy
+_OWN = frozenset({"schema_versions", "audience_versions", "moved_to", "sqlite_sequence", "event_ids"}) | {
+    "index_state",
+    "lock_requests_state",
+    "change_stream",
+    "changesets",
+}
 #: what relays that share a database know of each other
 _OF_RELAYS = ("relays", "leader", "store_owner", "spent_challenges")
 #: tables whose rows the server keeps in parts -> the view that has the whole rows, and the other parts
@@ -138,10 +133,11 @@ def _table(db: apsw.Connection, name: str, on_server: list[list[Any]]) -> Table:
 def copy_to_server(db: apsw.Connection, session: ServerConnection) -> Digests:
     """Replace the store of the server, in its open transaction, by that of the file; raise copy_differs.
 
-    The file's index is completed first: on the server it is written with each event.
+    What the file writes in bulk is completed first: on the server it is written with each event and grant.
     """
     db.execute("BEGIN IMMEDIATE")
     index_rest(db)
+    save_requests(db, unwritten_requests(db))
     db.execute("COMMIT")
     tables = common_tables(db, session)
     parts = [part for _view, others in _IN_PARTS.values() for part in others]
@@ -177,6 +173,7 @@ def copy_to_file(session: ServerConnection, db: apsw.Connection) -> Digests:
         digests[table.name] = source.digest
     index_all_ids(db)
     db.execute(EVENTS_SQL.mark_indexed)
+    save_requests(db, {})
     _require_equal(digests, {table.name: _Hashing(_file_rows(db, table)).finish() for table in tables})
     return digests
 

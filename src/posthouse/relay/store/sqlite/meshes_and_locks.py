@@ -1,8 +1,7 @@
 """The tables of meshes and locks on SQLite: rows in, rows out; nothing is decided here.
 
 MeshTables and LockTables implement their part of posthouse.relay.store.protocol.Unit. `locks` has a row for every
-lease that was not released; a free name keeps its last row. Each insert into `lock_requests` deletes a few old rows,
-so it never needs a sweep of its own.
+lease that was not released; a free name keeps its last row. Request ids have a module of their own.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import msgspec
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.fence_rules import FenceRule
 from posthouse.model.lease import LockRow, RequestRecord
-from posthouse.model.limits import REQUEST_RECORD_S, SECOND_NS
 from posthouse.model.lock_scope import Claim, range_below, trees_above
 from posthouse.model.mesh_limits import MeshLimits
 from posthouse.model.node import Role
 from posthouse.model.rotation import KeyEnd
+from posthouse.relay.store.sqlite.lock_requests import LOCKS_SQL, LockRequests, RequestKey
 from posthouse.relay.wire.delivery_rows import UnfinishedDelivery
 from posthouse.relay.wire.lock_operations import OVERLAPS_MAX, LockEntry, LockPosition, LockRun
 from posthouse.relay.wire.mesh_rows import (
@@ -37,17 +36,13 @@ from posthouse.relay.wire.mesh_rows import (
     TopicRow,
     Verdict,
 )
-from posthouse.storage.sql_files import Component, Statements
+from posthouse.storage.sql_files import Statements
 
 MESHES_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "meshes.sql")
-LOCKS = Component("locks", "posthouse.relay.store.sqlite.schema.locks")
-LOCKS_SQL = Statements("posthouse.relay.store.sqlite.schema.locks", "locks.sql")
 _NAME, _REPLACE, _END = LOCKS_SQL.leases_of_name, LOCKS_SQL.replace_last_lease, LOCKS_SQL.end_lease
 _encode_limits = msgspec.json.Encoder().encode
 _decode_limits = msgspec.json.Decoder(MeshLimits).decode
 TOKENS_RESERVED = 64  # by one write of the counter, whose page would be one more in the commit of every grant
-_FORGET_EVERY = 64  # grants with a request id: the search for old ones costs as much as the rest of the grant
-_DELETED_AT_ONCE = 128  # more than are added between two deletions, so that a backlog of old rows shrinks
 
 
 class MeshTables:
@@ -158,10 +153,10 @@ class LockTables:
 
     _db: apsw.Connection
     _tx: JournalTransaction
+    _requests: LockRequests
     #: the last token that was granted, and the last one that the stored counter covers
     _token = 0
     _reserved_through = 0
-    _saved_requests = 0
 
     def find_overlaps(self, mesh: str, claim: Claim, now_ns: int) -> list[LockRow]:
         name, is_tree = claim.resource, claim.is_tree
@@ -223,18 +218,10 @@ class LockTables:
     def find_lock_request(
         self, mesh: str, resource: str, owner: str, session: str, request_id: str
     ) -> RequestRecord | None:
-        key = (request_id, owner, session, mesh, resource)
-        found = self._db.execute(LOCKS_SQL.find_request, key).fetchone()
-        return None if found is None else RequestRecord(*found)
+        return self._requests.find(RequestKey(request_id, owner, session, mesh, resource))
 
     def save_lock_request(self, mesh: str, resource: str, owner: str, session: str, record: RequestRecord) -> None:
-        key = (record.request_id, owner, session, mesh, resource)
-        values = (record.lease_ms, record.token, record.expires_at_ns, record.granted_at_ns, record.parameters)
-        self._db.execute(LOCKS_SQL.save_request, (*key, *values))
-        self._saved_requests += 1
-        if self._saved_requests % _FORGET_EVERY == 0:
-            before_ns = self._tx.now_ns - REQUEST_RECORD_S * SECOND_NS
-            self._db.execute(LOCKS_SQL.forget_requests, (before_ns, _DELETED_AT_ONCE))
+        self._requests.add(RequestKey(record.request_id, owner, session, mesh, resource), record)
 
     def find_lock_run(self) -> LockRun | None:
         found = self._db.execute(LOCKS_SQL.find_run).fetchone()

@@ -25,6 +25,7 @@ from posthouse.relay.store.removing_events import Emptied, RemovingEvents, sum_u
 from posthouse.relay.store.sqlite.deliveries import SqliteDeliveries
 from posthouse.relay.store.sqlite.delivery_reads import unfinished_deliveries
 from posthouse.relay.store.sqlite.event_index import EventIndex
+from posthouse.relay.store.sqlite.lock_requests import LockRequests
 from posthouse.relay.store.sqlite.meshes_and_locks import all_locks, last_token, read_mesh_rows
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL, content_rows, contents_of_ids, id_keys
 
@@ -42,6 +43,7 @@ class RetentionTables(RemovingEvents):
     _db: apsw.Connection
     _tx: JournalTransaction
     _index: EventIndex
+    _requests: LockRequests
     deliveries: SqliteDeliveries
     #: set by the first deletion that blocks something; nothing else writes to the file
     has_tombstones: bool
@@ -52,6 +54,7 @@ class RetentionTables(RemovingEvents):
     def prune(self, through_seq: int, snapshot_seq: int, horizon_ns: int | None) -> Pruned:
         pruned_through, _snapshot, _bytes = self._db.execute(JOURNAL_SQL.state).fetchone() or (0, None, 0)
         emptied = 0
+        self._requests.write_through(through_seq)
         if horizon_ns is not None:
             emptied = self._archive(self._not_needed(_PRUNABLE, pruned_through, through_seq, horizon_ns))
             self._db.execute(EVENTS_SQL.keep_events, (pruned_through, through_seq))

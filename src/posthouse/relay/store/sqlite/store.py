@@ -29,7 +29,8 @@ from posthouse.relay.store.sqlite.deliveries import DELIVERIES, SqliteDeliveries
 from posthouse.relay.store.sqlite.delivery_reads import SqliteDeliveryReads
 from posthouse.relay.store.sqlite.event_index import INSERT_CURRENT, EventIndex
 from posthouse.relay.store.sqlite.event_reads import EventReads
-from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS, LockTables, MeshTables
+from posthouse.relay.store.sqlite.lock_requests import LOCKS, RECORDS_BEHIND, LockRequests
+from posthouse.relay.store.sqlite.meshes_and_locks import LockTables, MeshTables
 from posthouse.relay.store.sqlite.pinch import PINCH, SqlitePinch, SqlitePinchReads
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL, known_ids
 from posthouse.relay.store.sqlite.recording import FOLLOW, MAX_BYTES, RECORDING_TABLES, SqliteChangeLog
@@ -69,6 +70,7 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
         self.now_ns = 0
         self._index = EventIndex(tx)
         self.deliveries = SqliteDeliveries(tx, self._index)
+        self._requests = LockRequests(tx)
         self.has_tombstones = bool(self._db.execute(EVENTS_SQL.has_tombstones).get)
 
     @cached_property
@@ -86,6 +88,7 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
     def run(self, work: Callable[[Unit], R]) -> R:
         """Run one unit of work in the transaction that is open."""
         self.now_ns = self._tx.now_ns
+        self._requests.write_through(self._tx.head - RECORDS_BEHIND)
         return work(self)
 
     def append(

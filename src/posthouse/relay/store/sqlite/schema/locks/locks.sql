@@ -102,6 +102,18 @@ DELETE FROM lock_requests WHERE request_seq IN (
     WHERE granted_at_ns <= ?1
 )
 
+-- :name requests_saved_through
+SELECT saved_through FROM lock_requests_state
+
+-- :name mark_requests
+UPDATE lock_requests_state SET saved_through = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'journal'), 0)
+
+-- :name grants_to_write
+SELECT at_ns, mesh, ref, body FROM journal
+WHERE seq > (SELECT saved_through FROM lock_requests_state) AND type IN ('lock.acquired', 'lock.taken_over')
+    AND body ->> '$.request_id' IS NOT NULL
+ORDER BY seq
+
 -- :name find_fence_write
 SELECT token FROM fence_writes WHERE address = ? AND mesh = ? AND resource = ?
 
