@@ -141,7 +141,7 @@ def relay(
     ephemeral: Annotated[
         bool,
         Parameter(
-            group=_LOAD_GROUP, negative=(), show_default=False, help="Send events that the relay passes on unstored."
+            group=_LOAD_GROUP, negative=(), show_default=False, help="Send events that the relay does not store."
         ),
     ] = False,
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,

@@ -43,7 +43,7 @@ def console(
     """Watch agents, conversations, queues, locks and health in a browser, until Ctrl-C.
 
     The link that it prints works once, for one minute; Enter prints a new one. Other users of this machine cannot use
-    the console. What you do there is done with your key and journalled as `via console`.
+    the console. The journal records what you do there under your key, as `via console`.
 
     For example:
 

@@ -149,7 +149,7 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def usage(mesh: Mesh, /, *, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
-    """Show what a mesh has stored, beside its limits.
+    """Show what a mesh has stored, next to its limits.
 
     For example:
 

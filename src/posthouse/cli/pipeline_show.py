@@ -122,8 +122,8 @@ def export(
 ) -> None:
     """Export conversations for evaluations and fine-tuning, as JSON lines or Parquet, redacted by rules.
 
-    Sealed text is left out. Beside the file a manifest says what it was made of; `--again` makes the same bytes from
-    it later, however the lake has grown.
+    Sealed text is left out. A manifest next to the file records what it was made from; `--again` uses it to write the
+    same bytes later, even if the lake has grown.
 
     For example:
 

@@ -18,9 +18,11 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 METRICS: tuple[Metric, ...] = (
     Metric("posthouse_daemon_requests_total", "counter", "Requests answered.", ("route", "status")),
-    Metric("posthouse_daemon_requests_refused_total", "counter", "Requests refused before their route.", ("code",)),
-    Metric("posthouse_daemon_sends_total", "counter", "Messages offered, by the status of the answer.", ("status",)),
-    Metric("posthouse_daemon_outbox_sent_total", "counter", "Outbox rows the relay has taken."),
+    Metric(
+        "posthouse_daemon_requests_refused_total", "counter", "Requests refused before they reached a route.", ("code",)
+    ),
+    Metric("posthouse_daemon_sends_total", "counter", "Send requests, by the status of the answer.", ("status",)),
+    Metric("posthouse_daemon_outbox_sent_total", "counter", "Outbox rows that the relay has accepted."),
     Metric("posthouse_daemon_outbox_dead_total", "counter", "Outbox rows given up, by error code.", ("code",)),
     Metric("posthouse_daemon_inbox_received_total", "counter", "New messages stored in the inbox."),
     Metric("posthouse_daemon_events_total", "counter", "Events sent to event streams.", ("event",)),

@@ -62,7 +62,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "posthouse_relay_follower_lag_seconds",
         "gauge",
-        "Age of the oldest change that the slowest follower lacks; in a follower, how long it was not complete.",
+        "Age of the oldest change that the slowest follower lacks; in a follower, time since the copy was complete.",
     ),
     Metric("posthouse_relay_follower_lag_records", "gauge", "Records that the slowest follower lacks."),
     Metric("posthouse_relay_open_requests", "gauge", "Requests that wait for answers now."),
@@ -83,7 +83,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "posthouse_relay_lock_wait_seconds",
         "histogram",
-        "How long waiters waited for the locks they were granted.",
+        "How long clients waited for locks that they then got.",
         buckets=DURATION_BUCKETS,
     ),
     Metric("posthouse_relay_lock_take_overs_total", "counter", "Locks granted after the former lease had expired."),
@@ -122,7 +122,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("posthouse_relay_stored_events", "gauge", "Events with content."),
     Metric("posthouse_relay_stored_event_bytes", "gauge", "Bytes of the JSON of events."),
     Metric("posthouse_relay_meshes_full", "gauge", "Meshes that have reached a limit of events or bytes."),
-    Metric("posthouse_relay_events_swept_total", "counter", "Events that lost their content by a limit of their mesh."),
+    Metric(
+        "posthouse_relay_events_swept_total",
+        "counter",
+        "Events whose content was removed because of a limit of their mesh.",
+    ),
     Metric("posthouse_relay_sweep_steps_total", "counter", "Transactions of sweepers.", ("sweeper",)),
     Metric(
         "posthouse_relay_sweep_age_seconds",
@@ -133,7 +137,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "posthouse_relay_clock_steady",
         "gauge",
-        "1 if the clock has run for an hour without a step, else 0: then nothing is deleted by its age.",
+        "1 if the clock has run for an hour without a step, else 0: nothing is deleted because of its age meanwhile.",
     ),
     Metric("posthouse_relay_leader", "gauge", "1 if this relay leads, or is alone on its store, else 0."),
     Metric("posthouse_relay_cluster_relays", "gauge", "Relays of the store that are alive, this one included."),

@@ -19,7 +19,12 @@ _ADDRESS: tuple[Setting, ...] = (
         None,
         "URL of a PostgreSQL database, postgresql://USER@HOST/DATABASE. Unset: relay.db in the data directory.",
     ),
-    Setting("relay.advertise", str, None, "URL for the other relays on the same relay.store. Unset: there are none."),
+    Setting(
+        "relay.advertise",
+        str,
+        None,
+        "URL at which other relays on the same relay.store reach this one. Unset: no others.",
+    ),
     Setting(
         "relay.high_water",
         str,
@@ -60,7 +65,7 @@ _ADDRESS: tuple[Setting, ...] = (
         "relay.otlp_url",
         str,
         None,
-        "Collector of traces, http://HOST:PORT; the relay adds its spans to messages that their senders trace.",
+        "Trace collector, http://HOST:PORT; the relay adds its spans to messages that their senders trace.",
     ),
     Setting(
         "relay.log_file",

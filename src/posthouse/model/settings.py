@@ -135,7 +135,7 @@ _DAEMON: tuple[Setting, ...] = (
         "daemon.otlp_url",
         str,
         None,
-        "Collector of traces, http://HOST:PORT; the daemon traces messages that its agents send and read.",
+        "Trace collector, http://HOST:PORT; the daemon traces messages that its agents send and read.",
     ),
     Setting("daemon.trace_ratio", float, 1.0, "Share of the messages that begin a trace of their own.", "", 0.0, 1.0),
     Setting(

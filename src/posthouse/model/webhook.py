@@ -187,6 +187,11 @@ WEBHOOK_SETTINGS: tuple[Setting, ...] = (
         0,
         10_000,
     ),
-    Setting("relay.smtp_url", str, None, "Server for e-mail of webhooks: smtp://USER:PASSWORD@HOST:PORT, or smtps."),
-    Setting("relay.smtp_from", str, None, "Sender of e-mail of webhooks."),
+    Setting(
+        "relay.smtp_url",
+        str,
+        None,
+        "Mail server for webhooks that send e-mail: smtp://USER:PASSWORD@HOST:PORT, or smtps.",
+    ),
+    Setting("relay.smtp_from", str, None, "Sender address of e-mail from webhooks."),
 )

@@ -29,7 +29,7 @@ COMMAND: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "otlp_url_invalid",
         400,
-        "{url} is not the URL of a collector of traces",
+        "{url} is not the URL of a trace collector",
         "Give http://HOST:PORT or https://HOST:PORT; a token goes into OTEL_EXPORTER_OTLP_HEADERS.",
         exit=Exit.USAGE,
     ),
@@ -56,7 +56,7 @@ COMMAND: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "file_denied",
         403,
-        "{path} is refused by the system: {reason}",
+        "the system refuses access to {path}: {reason}",
         "Check its owner and mode, or give another path.",
     ),
     ErrorSpec(

@@ -8,7 +8,7 @@ CONSOLE: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "console_link_invalid",
         403,
-        "the link was used before, or is older than {seconds} s",
+        "the link was already used, or is older than {seconds} s",
         "Press Enter where `posthouse console` runs: it prints a new link.",
         exit=Exit.IDENTITY,
     ),
@@ -22,8 +22,8 @@ CONSOLE: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "console_token_wrong",
         401,
-        "the token is not one of this console",
-        "The console was started again: open the link that it prints.",
+        "the token does not belong to this console",
+        "The console was restarted: open the link that it prints.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(

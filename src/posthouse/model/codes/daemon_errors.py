@@ -19,7 +19,7 @@ _STARTING: tuple[ErrorSpec, ...] = (
         "identity_mismatch",
         409,
         "{directory} belongs to {expected}, not to {found}",
-        "One directory is for one mesh and one key: put the files that belong there back, or use another directory.",
+        "A directory belongs to one mesh and one key: put its own files back, or use another directory.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
@@ -39,7 +39,7 @@ _STARTING: tuple[ErrorSpec, ...] = (
         "identity_is_persistent",
         409,
         "{directory} has a persistent identity, which an ephemeral daemon or a restore must not touch",
-        "Use a directory of its own with --dir, or start without --ephemeral.",
+        "Use another directory with --dir, or start without --ephemeral.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
@@ -107,7 +107,7 @@ _STARTING: tuple[ErrorSpec, ...] = (
 )
 
 _LOCAL: tuple[ErrorSpec, ...] = (
-    transient("daemon_busy", 429, "the daemon handles {limit} requests at once, its limit", "Retry in a moment."),
+    transient("daemon_busy", 429, "the daemon is already handling {limit} requests, its limit", "Retry in a moment."),
     transient("too_many_streams", 429, "{limit} event streams are open, the limit", "Close one of them first."),
     transient(
         "request_rate_exceeded",
@@ -118,8 +118,8 @@ _LOCAL: tuple[ErrorSpec, ...] = (
     transient(
         "daemon_reconciling",
         503,
-        "mesh {mesh} was restored from a backup and not yet compared with the relay",
-        "Messages are accepted once the relay was reached; `posthouse daemon status` shows the connection.",
+        "mesh {mesh} was restored from a backup and has not been compared with the relay yet",
+        "The daemon accepts messages once it has reached the relay; `posthouse daemon status` shows the connection.",
     ),
     transient("daemon_stopping", 503, "the daemon is stopping", "Retry when it is running again."),
     transient(
@@ -138,8 +138,8 @@ _LOCAL: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "token_scope_exceeded",
         403,
-        "the token of this hook is not for {path}",
-        "The token of a hook reads the message of its event and sends. Use the local token for anything else.",
+        "the token of this hook gives no access to {path}",
+        "A hook's token may read the message of its event, and send. Use the local token for anything else.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
@@ -175,7 +175,7 @@ _ROWS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "outbox_row_accepted",
         409,
-        "the relay has the message of the outbox row {id}, which is done now",
+        "the relay already has the message of the outbox row {id}; the row is done now",
         "Nothing needs to be sent again; `posthouse message show` shows how far the message has come.",
     ),
     ErrorSpec("outbox_row_state", 409, "the outbox row {id} is {status}; this change needs {allowed}", _LIST),
@@ -281,7 +281,7 @@ _AGENTS: tuple[ErrorSpec, ...] = (
         "reservation_repo_unknown",
         400,
         "{path} is not in a git repository with a commit: {reason}",
-        "Reserve it without --repo: that still keeps other agents on this host off it.",
+        "Reserve it without --repo: that still keeps other agents on this host away from it.",
     ),
     ErrorSpec(
         "process_unknown",

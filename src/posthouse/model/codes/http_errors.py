@@ -71,7 +71,7 @@ _REQUESTS: tuple[ErrorSpec, ...] = (
     transient(
         "requests_exhausted",
         503,
-        "the relay handles {limit} requests at once, its limit",
+        "the relay is already handling {limit} requests, its limit",
         "Retry in a moment.",
     ),
     transient("relay_stopping", 503, "the relay is stopping", "Reconnect in a moment."),
@@ -199,7 +199,7 @@ _LISTENING: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "advertise_invalid",
         400,
-        "{url!r} is not a URL under which other relays can reach this one",
+        "{url!r} is not a URL at which other relays can reach this one",
         "Give http://HOST:PORT, or https://HOST:PORT for a relay with TLS, without a path.",
         exit=Exit.USAGE,
     ),

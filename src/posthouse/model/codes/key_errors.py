@@ -64,7 +64,7 @@ KEYS: tuple[ErrorSpec, ...] = (
         "signature_form_unknown",
         400,
         "signatures of the form {form!r} are unknown to this version",
-        "Change to a version of posthouse that knows this form; the event may be genuine.",
+        "Update posthouse to a version that knows this form; the event may be genuine.",
     ),
     ErrorSpec(
         "signature_invalid",
@@ -127,7 +127,7 @@ KEYS: tuple[ErrorSpec, ...] = (
         "successor_in_use",
         409,
         "the key {successor} cannot be a successor: {reason}",
-        "Make a new key for it; `posthouse keys rotate` does.",
+        "Use a new key as the successor; `posthouse keys rotate` makes one.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(

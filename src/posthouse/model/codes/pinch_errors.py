@@ -28,7 +28,7 @@ PINCH: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "pinch_approval_unsupported",
         400,
-        "{variable} asks for the approval of keys, which this relay does not have: any key could connect",
+        "{variable} asks the relay to approve keys, which it cannot do: any key could connect",
         "Remove the variable to let any agent that proves its key connect, or keep the Pinch relay.",
         exit=Exit.USAGE,
     ),
@@ -36,7 +36,7 @@ PINCH: tuple[ErrorSpec, ...] = (
         "pinch_claim_needless",
         404,
         "this relay approves no keys, so there is nothing to claim",
-        "Connect the agent: any key that is proved at the login may use this relay.",
+        "Connect the agent: any agent that proves its key at login may use this relay.",
     ),
     ErrorSpec(
         "pinch_key_invalid",

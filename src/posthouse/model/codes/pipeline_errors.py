@@ -82,7 +82,7 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "source_went_back",
         409,
         "{url} is not the store that this lake has copied: {reason}",
-        "Nothing was copied. An older file was put in its place. Bring the newer file back, or begin a new epoch with "
+        "Nothing was copied: an older file took its place. Put the newer file back, or begin a new epoch with "
         "`posthouse relay restore --in-place`, which keeps the two histories apart.",
         exit=Exit.BROKEN,
     ),
@@ -90,7 +90,8 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "source_behind",
         503,
         "{url} is a standby that lags behind the lake: {reason}",
-        "Nothing was copied. Run it again when the standby has caught up; `posthouse pipeline run --every` does so.",
+        "Nothing was copied. Run it again when the standby has caught up; `posthouse pipeline run --every` does this "
+        "by itself.",
     ),
     transient(
         "lake_busy",
@@ -117,7 +118,7 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         503,
         "the lake {location} cannot be reached: {reason}",
         "Check that the bucket exists, that AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are those of a user who may "
-        "read and write it, and AWS_REGION or AWS_ENDPOINT_URL. Then run it again.",
+        "read and write it, and AWS_REGION or AWS_ENDPOINT_URL. Then run the command again.",
         exit=Exit.UNREACHABLE,
     ),
     ErrorSpec(
@@ -157,7 +158,7 @@ PIPELINE: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "session_not_classic",
         400,
-        "queries need a classic Spark session, not one of Spark Connect",
+        "queries need a classic Spark session, not Spark Connect",
         "Give --master local[*] or the URL of a cluster. The guard of queries reads the parsed query in the JVM, which "
         "a client of Spark Connect does not have. run and audit work over Connect.",
         exit=Exit.USAGE,

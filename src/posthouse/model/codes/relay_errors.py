@@ -91,7 +91,7 @@ _WEBHOOKS: tuple[ErrorSpec, ...] = (
         "webhook_email_unavailable",
         409,
         "this relay sends no e-mail",
-        "Its operator sets relay.smtp_url and relay.smtp_from; ntfy and slack need no setting.",
+        "Ask its operator to set relay.smtp_url and relay.smtp_from; ntfy and slack need no setting.",
     ),
     ErrorSpec(
         "webhook_networks_invalid",
@@ -106,13 +106,13 @@ _WEBHOOKS: tuple[ErrorSpec, ...] = (
         "`posthouse webhook ls` lists the webhooks of a mesh.",
     ),
     ErrorSpec(
-        "hook_unknown", 404, "no incoming hook has this token", "Check the URL that `posthouse webhook in` gave."
+        "hook_unknown", 404, "no incoming hook has this token", "Check the URL that `posthouse webhook in` printed."
     ),
     ErrorSpec(
         "hook_signature_invalid",
         403,
-        "the header {header} does not sign this request",
-        "Enter the secret that `posthouse webhook in --github` gave at GitHub, and choose application/json.",
+        "the signature in the header {header} does not match this request",
+        "Enter the secret that `posthouse webhook in --github` printed at GitHub, and choose application/json.",
     ),
     transient(
         "hook_rate_exceeded", 429, "this incoming hook gets too many requests", "Send fewer, or add a second hook."
@@ -188,7 +188,9 @@ _LOCKS: tuple[ErrorSpec, ...] = (
         "Stop writing and acquire the lock again.",
     ),
     ErrorSpec("unknown_resource", 404, "this resource was never locked", "Acquire it first."),
-    ErrorSpec("not_held", 409, "no session holds {resource!r} under this name", "List held locks: lock ls --held."),
+    ErrorSpec(
+        "not_held", 409, "no session holds {resource!r} under this name", "`posthouse lock ls --held` lists held locks."
+    ),
     transient(
         "lock_watch_limit",
         429,
@@ -269,7 +271,7 @@ _ACCEPT: tuple[ErrorSpec, ...] = (
     transient(
         "stranger_rate_exceeded",
         429,
-        "{payer} sent too many events of keys without rights, or logins; at most {rate} per second are checked",
+        "{payer} sent too many logins, or events from keys without rights; the relay checks at most {rate} per second",
         "Join the mesh with an invite before you publish; retry after retry_after_s seconds.",
     ),
     transient(
@@ -281,8 +283,8 @@ _ACCEPT: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "event_deleted",
         410,
-        "a deletion by its author names the event {id}",
-        "The author has taken it back; publish a new event if it is wanted after all.",
+        "the author of the event {id} has deleted it",
+        "Publish a new event if it is wanted after all.",
     ),
     ErrorSpec(
         "deletion_mismatch",

@@ -8,7 +8,7 @@ STORAGE: tuple[ErrorSpec, ...] = (
     transient(
         "store_busy",
         503,
-        "{items} items ({bytes} bytes) wait for the store, its limit",
+        "{items} items ({bytes} bytes) are waiting for the store, its limit",
         "Retry in a moment; writes arrive faster than the disk stores them.",
     ),
     transient(
@@ -263,7 +263,7 @@ STORAGE: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "backup_key_differs",
         409,
-        "the backup belongs to the relay {backup}, but {path} is the key of another",
+        "the backup belongs to the relay {backup}, but {path} is the key of another relay",
         "Restore into an empty directory, or move key.json away if the relay should take the key of the backup.",
     ),
     ErrorSpec(
@@ -287,7 +287,7 @@ STORAGE: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "digest_mismatch",
         409,
-        "the digest of the rows {from_seq}..{to_seq} is not the given one",
+        "the digest of the rows {from_seq}..{to_seq} differs from the given one",
         "Nothing was deleted. Read the range again and compare.",
     ),
 )

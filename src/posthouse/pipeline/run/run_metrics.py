@@ -23,7 +23,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("posthouse_pipeline_run_rows", "gauge", "Rows that the last run committed, by table.", ("table",)),
     Metric("posthouse_pipeline_lag_seconds", "gauge", "Age of the oldest record when the last run had committed it."),
     Metric("posthouse_pipeline_table_files", "gauge", "Files of each table after the last run.", ("table",)),
-    Metric("posthouse_pipeline_table_bytes", "gauge", "Size of these files.", ("table",)),
+    Metric(
+        "posthouse_pipeline_table_bytes", "gauge", "Size of the files of each table after the last run.", ("table",)
+    ),
 )
 _MODE = 0o644  # the exporter runs as another user
 _Values = Mapping[tuple[str, ...], float]
