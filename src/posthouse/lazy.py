@@ -1,6 +1,6 @@
 """Packages whose public names load their modules at first use (PEP 562).
 
-Importing such a package imports nothing else, so that a small command does not wait for networking and cryptography.
+Importing such a package imports no other module, so that a small command does not wait for networking and cryptography.
 If you add a name to one of these packages: 1. its module in the package's `_HOMES`, 2. `__all__`, sorted, 3. the block
 for type checkers.
 """

@@ -2,7 +2,7 @@
 
 structlog's default prints to standard output, which is reserved for the program's own output. So entries go to the
 logger factory that the program has configured, and to standard error while it has configured none. The program's
-structlog configuration decides the format; this module configures nothing. On standard error entries have no colours
+structlog configuration decides the format; this module configures nothing. On standard error entries have no colors
 and no raw control characters, because they may quote other nodes. An entry that cannot be written is dropped: a full
 disk or a closed pipe must not fail the work that logs, such as a commit.
 """

@@ -18,7 +18,7 @@ log = get_log(__name__)
 READY = "READY=1"
 STOPPING = "STOPPING=1"
 _ALIVE = "WATCHDOG=1"
-_PER_INTERVAL = 3  # notifications per watchdog interval: one may come late on a loaded machine
+_PER_INTERVAL = 3  # notifications per watchdog interval: one may be late on a loaded machine
 
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:

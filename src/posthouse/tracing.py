@@ -37,7 +37,7 @@ _SYSTEM = {"messaging.system": "posthouse"}
 
 
 class Role(enum.Enum):
-    """What a span does; the value is the name of OpenTelemetry's span kind."""
+    """The role of a span; the value is the name of OpenTelemetry's span kind."""
 
     SENDER = "PRODUCER"
     RECEIVER = "CONSUMER"
@@ -158,7 +158,7 @@ class Tracer:
             self.start(name, role, parent, attributes, started_ns=started_ns).end(failure)
 
     def close(self) -> None:
-        """Export what is left, for a few seconds at most; blocks."""
+        """Export the remaining spans, for a few seconds at most; blocks."""
         self._provider.shutdown()
 
 

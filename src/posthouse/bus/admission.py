@@ -26,7 +26,7 @@ from posthouse.model.reliability import Pressure, PressureState, Reliability, ch
 from posthouse.model.subjects import is_pattern
 
 NO_ENDPOINT = "no endpoint matches the subject"
-#: reasons of refusals that pass with time; the others leave a dead letter
+#: reasons of refusals that pass with time; all others leave a dead letter
 TEMPORARY = frozenset({Reason.RATE_LIMITED, Reason.BACKPRESSURE, Reason.CIRCUIT_OPEN})
 _encode = msgspec.json.Encoder().encode
 

@@ -1,8 +1,8 @@
 """Arriving messages of one endpoint: from files in new/ into the one FIFO queue of its server.
 
-Messages of this process come directly from publishing; those of other processes by inotify, and by a rescan of new/ as
-the safety net. Invariant: a publish that returned before another began is queued before it; if a message of this
-process shows that earlier ids are unknown here, their files are looked up first. A file that cannot be settled is
+Messages of this process arrive directly from publishing, those of other processes through inotify, with a rescan of
+new/ as the safety net. Invariant: a publish that returned before another began is queued before it; if a message of
+this process shows that earlier ids are unknown here, their files are looked up first. A file that cannot be settled is
 logged and tried again; it never keeps the other messages waiting. Nothing is started, moved or ended here.
 """
 
@@ -149,7 +149,7 @@ class Arrivals:
         return False
 
     def offer_own(self, earlier: list[str], id_: str, data: bytes) -> None:
-        """Queue a message of this process, after the messages of other processes that come before it."""
+        """Queue a message of this process, after earlier messages of other processes."""
         if not self._is_started:
             return
         for other in earlier:

@@ -45,12 +45,12 @@ from posthouse.model.subjects import REPLIES, validate_subject
 class Bus(Administration):
     """An open data directory; use it as an async context manager.
 
-    An argument that is not given comes from the user's settings: the environment (POSTHOUSE_BUS_DIR,
-    POSTHOUSE_BUS_MAX_HOPS and so on: each argument has its variable), else the table [bus] of config.toml in the home
-    directory of posthouse, else the default. They are read here, once; an invalid setting raises. Without `retention`,
-    the [journal] settings are read whenever the journal is pruned. While it is open the bus also follows
-    access-rules.json and config.json of its data directory; config.json takes precedence over `reliability`.
-    `refusals`, "raise" or "return", says what publish does with a refusal, wherever it is called.
+    A missing argument takes its value from the user's settings: from its environment variable (POSTHOUSE_BUS_DIR,
+    POSTHOUSE_BUS_MAX_HOPS and so on), else from the table [bus] of config.toml in the home directory of posthouse, else
+    the default. They are read here, once; an invalid setting raises. Without `retention`, the [journal] settings are
+    read whenever the journal is pruned. While it is open the bus also follows access-rules.json and config.json of its
+    data directory; config.json takes precedence over `reliability`. `refusals`, "raise" or "return", says what publish
+    does with a refusal, wherever it is called.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Bus(Administration):
     def sync(self) -> SyncBus:
         """The same methods as blocking calls, for plain programs, threads and other event loops.
 
-        `with Bus().sync as bus:` opens the bus on a thread of its own.
+        `with Bus().sync as bus:` opens the bus on a separate thread.
         """
         return self._sync
 
@@ -303,7 +303,7 @@ class Bus(Administration):
         """Publish and return the reply, or raise request_timeout, request_undelivered, request_failed, responder_busy.
 
         The request expires with its timeout, so that no handler works for a caller that no longer waits. `on_partial`
-        gets what the responder publishes to `<reply_to>.partial` before its reply.
+        gets the messages that the responder publishes to `<reply_to>.partial` before its reply.
         """
         check_positive("timeout_s", timeout_s, required=True)
         options: dict[str, Any] = {"from_": from_, "budget": budget, "ttl_s": timeout_s, "refusals": "return"}

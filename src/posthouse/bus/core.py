@@ -111,7 +111,7 @@ class Core:
     async def deregister(self) -> None:
         """Commit remaining operations and delete this instance's row.
 
-        If the store refuses, the row stays and another process sweeps it as that of a dead process.
+        If the store refuses, the row stays, and another process sweeps it like the row of a dead process.
         """
         number = self.instance.number
 

@@ -114,7 +114,7 @@ class EndpointServer:
             self._core.ledger.submit(_ClaimMessages(self, tried, free, self._core.instance.number))
 
     def on_claimed(self, claimed: list[Queued], taken: list[Queued], untried: list[Queued]) -> None:
-        """Start what this process has claimed; other processes work on the messages in `taken`."""
+        """Start the messages that this process has claimed; other processes work on those in `taken`."""
         self._is_claiming = False
         self.arrivals.queue.extendleft(reversed(untried))
         for message in taken:

@@ -1,10 +1,10 @@
 """Register and unregister endpoints; list and reset their breakers.
 
 The row in bus.db decides which owner has a subject; the mailbox directory exists before the row, so that a process
-that sees the row finds the mailbox. An endpoint that another process serves cannot be unregistered. Its row goes
-first, then each unread message becomes a dead letter in unrouted/ and its file goes after that is committed, then the
-empty directories go: a kill at any step leaves every message in new/, cur/ or failed/, and recovery completes the
-removal. The breaker's rules are in posthouse.model.breaker.
+that sees the row finds the mailbox. An endpoint that another process serves cannot be unregistered. Unregistering
+deletes the row first. Then each unread message becomes a dead letter in unrouted/, and its file is deleted after that
+commit; the empty directories are deleted last. A kill at any step leaves every message in new/, cur/ or failed/, and
+recovery completes the removal. The breaker's rules are in posthouse.model.breaker.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _move_dead_letters(mailbox: Mailbox, unrouted: Mailbox) -> None:
 
 
 def _remove_directories(core: Core, tx: BusTransaction, endpoint: Endpoint) -> None:
-    """Remove what is left, inside a transaction: register creates the directories again after its own."""
+    """Remove the remaining files, inside a transaction: register creates the directories again after its own."""
     if endpoint.hash in tx.registry.by_hash:
         return
     path = core.directory.path_of(endpoint.hash)
@@ -203,7 +203,7 @@ def _remove_directories(core: Core, tx: BusTransaction, endpoint: Endpoint) -> N
         path.rmdir()
     except FileNotFoundError:  # another process removes it too
         return
-    except OSError as failure:  # a message arrived meanwhile, or a file that is not ours: recovery comes back to it
+    except OSError as failure:  # a message arrived meanwhile, or there is a foreign file: recovery deals with it
         log.warning("mailbox_not_removed", path=str(path), reason=str(failure))
 
 

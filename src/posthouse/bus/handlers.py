@@ -4,8 +4,8 @@ Async handlers are tasks on the loop; sync handlers run in daemon threads (one p
 that hanging handlers cannot starve other endpoints). Both see the message's budget and their own deadline in their
 context. The outcome is known when each handler has returned or has run out of time. After a timeout the run still
 reports when the last handler returns: until then the endpoint starts no other message. The exception of a handler is
-logged with its traceback; the refusal of what it publishes says nothing about the endpoint, so the breaker does not
-count it.
+logged with its traceback. If the bus refuses a handler's publish, that says nothing about the endpoint, so the breaker
+does not count it.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ _MAX_IDLE_THREADS = 8
 
 
 class HandlerThreads:
-    """Runs each sync handler on a thread of its own, without queueing."""
+    """Runs each sync handler on its own thread, without queueing."""
 
     def __init__(self) -> None:
         self._idle: list[queue.SimpleQueue[Work | None]] = []
@@ -173,7 +173,7 @@ class HandlerThreads:
         inbox.put(work)
 
     def close(self) -> None:
-        """End idle threads; the others end after their work."""
+        """End idle threads; busy ones end after their work."""
         with self._gate:
             self._is_closed = True
             for inbox in self._idle:
@@ -254,7 +254,7 @@ class HandlerRun:
     ) -> None:
         """`on_outcome` gets the failure, or None; `on_ended` follows when the last handler has returned.
 
-        `timeout_s` is the limit of handlers that have none of their own.
+        `timeout_s` is the limit for handlers without one.
         """
         self._loop = loop
         self._base_context = base_context
@@ -391,7 +391,7 @@ _REFUSED_CODES = {"publish_refused", "request_undelivered"}
 
 
 def describe_failure(failure: BaseException) -> MessageFailure:
-    """Return what a dead letter keeps of a handler's exception."""
+    """Return the part of a handler's exception that a dead letter keeps."""
     if isinstance(failure, UnwantedMessage):
         return MessageFailure(str(failure), counts=False)
     try:
@@ -406,7 +406,7 @@ def describe_failure(failure: BaseException) -> MessageFailure:
 
 
 def _is_refused_publish(failure: BaseException) -> bool:
-    """Return True if the handler failed only because what it published was refused."""
+    """Return True if the handler failed only because the bus refused its publish."""
     if isinstance(failure, BaseExceptionGroup):
         return all(_is_refused_publish(inner) for inner in failure.exceptions)
     return isinstance(failure, PosthouseError) and failure.code in _REFUSED_CODES

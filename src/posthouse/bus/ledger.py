@@ -1,12 +1,12 @@
 """Group commit: all operations of this process on bus.db, in one short transaction per event-loop iteration.
 
-Operations run in the order they were submitted; those that wait when the loop comes round share a transaction. Deferred
-operations (the ends of messages, on which no caller waits) join the next transaction of others, or start one after two
-milliseconds. Each operation is applied inside the transaction and notified after the commit, in the same order; only
-then may it answer a caller. Runs on the event loop's thread only, and that thread never waits for another process:
-while a transaction of another process holds the write lock, the operations stay queued and the ledger tries again on a
-timer. When the store refuses (disk full, locked for too long), operations that must not be lost are retried and the
-others fail.
+Operations run in the order in which they were submitted; all that wait at the end of a loop iteration share a
+transaction. Deferred operations (the ends of messages, on which no caller waits) join the next transaction of others,
+or start one after two milliseconds. Each operation is applied inside the transaction and notified after the commit, in
+the same order; only then may it answer a caller. Runs on the event loop's thread only, and that thread never waits for
+another process: while a transaction of another process holds the write lock, the operations stay queued and the ledger
+tries again on a timer. When the store refuses (disk full, locked for too long), operations that must not be lost are
+retried, and the rest fail.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Operation(Protocol):
 
 
 class _Work(Generic[R]):
-    """Operation of `Ledger.run`: a function in a transaction of its own, and the caller that waits for its result."""
+    """Operation of `Ledger.run`: a function in its own transaction, and the caller that waits for its result."""
 
     __slots__ = ("_result", "_work", "future")
 
@@ -188,7 +188,7 @@ class Ledger:
             await reached
 
     async def run(self, work: Callable[[BusTransaction], R]) -> R:
-        """Run `work` in a transaction of its own, after everything queued, and return its result.
+        """Run `work` in its own transaction, after everything queued, and return its result.
 
         `work` may change any row: the rows that the ledger has cached are read again afterwards.
         """
@@ -299,7 +299,7 @@ class Ledger:
         self._merge_queues()
         waiting = enumerate(self._waiting)
         count = next((position for position, operation in waiting if type(operation) is _Work), len(self._waiting))
-        count = count or 1  # a function has a transaction of its own, because it may change any row
+        count = count or 1  # a function has its own transaction, because it may change any row
         operations, self._waiting = self._waiting[:count], self._waiting[count:]
         return operations
 

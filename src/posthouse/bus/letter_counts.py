@@ -1,4 +1,4 @@
-"""How many dead letters each mailbox holds, and what happens when there are too many.
+"""The number of dead letters in each mailbox, and the limits on it.
 
 bus.db has a row for each file in failed/ and triggers sum them up, in the transaction that records the dead letter.
 Dead letters of refused messages are bounded: the oldest lose their payload when they take too much room, and the oldest
@@ -135,7 +135,7 @@ class _DroppingRound:
         self._trimmed: list[str] = []
 
     def run(self, excess_letters: int, excess_bytes: int) -> None:
-        """Delete what exceeds the number, trim what exceeds the size, then delete what is still too large."""
+        """Delete letters beyond the number, trim those beyond the size, then delete until the size fits."""
         for id_, size in self._oldest(SQL.oldest_refused, min(excess_letters, _BATCH_LETTERS)):
             self._drop(id_)
             excess_bytes -= size

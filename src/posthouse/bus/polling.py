@@ -102,7 +102,7 @@ async def ack(core: Core, servers: EndpointServers, subject: str, id_: str) -> A
 def _end_unserved(
     core: Core, tx: BusTransaction, endpoint: Endpoint, path: str, end: settling.EndMessage
 ) -> settling.FileStatus:
-    """End a stored message unless another process serves the endpoint; return what the file was."""
+    """End a stored message unless another process serves the endpoint; return the kind of file that was there."""
     if _is_served(core, tx, endpoint, except_for=core.instance.number):
         return settling.FileStatus.CLAIMED
     mailbox = core.directory.mailbox(endpoint.hash)

@@ -3,7 +3,7 @@
 A small message takes one transaction: its file is moved to new/ before the commit that adds its row and its journal
 record, and a rollback removes the file. Large messages, those that must survive a loss of power and dead letters take
 two: rows that reserve them are committed before their files are written, on a thread, and closed afterwards. The
-publisher is answered after the last commit. If the process dies in between, the process that finds the file writes
+publisher gets its answer after the last commit. If the process dies in between, the process that finds the file writes
 the record. Publishes of one loop iteration share their transactions and never wait for handlers.
 """
 
@@ -117,11 +117,11 @@ class Publisher:
         self._thread.store(draft)
 
     def close_reservations(self, draft: Draft, copies: StoredCopies) -> None:
-        """Close the reservations of stored copies, withdraw the others, then answer the publisher."""
+        """Close the reservations of stored copies, withdraw the rest, then answer the publisher."""
         self.close_next(draft, _count_stored(draft, copies))
 
     def close_next(self, draft: Draft, copies: StoredCopies) -> None:
-        """Close as many copies as fit into one transaction; the others follow, each after the commit before it."""
+        """Close as many copies as fit into one transaction; later transactions close the rest."""
         count = size = 0
         while count < len(copies) and size <= LARGE_BYTES:
             size += len(copies[count][0].data)

@@ -159,7 +159,7 @@ def _sweep_instance(
 
 
 def _release_claims(core: Core, tx: BusTransaction, number: int) -> list[tuple[Endpoint, Leftovers]]:
-    """Give back what a dead process claimed on endpoints that it did not serve: a poller claims expired messages."""
+    """Give back messages that a dead process claimed without serving the endpoint: a poller claims expired ones."""
     claims: Any = tx.db.execute(SQL.claims_of_instance, (number,)).fetchall()
     found = []
     for endpoint_number, id_ in claims:

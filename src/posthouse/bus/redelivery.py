@@ -1,4 +1,4 @@
-"""Redelivery: what happens to the messages that a process has taken and not finished.
+"""Redelivery of the messages that a process has taken but not finished.
 
 They go back to new/, where any server finds them. Invariants: only messages of dead or departed processes are delivered
 again; a message that was in cur/ counts an attempt (its first start counts none); after `max_attempts` it is a dead
@@ -118,7 +118,7 @@ def release_server(tx: BusTransaction, endpoint: Endpoint, instance: int) -> boo
 
 
 def release_dead_server(core: Core, tx: BusTransaction, endpoint: Endpoint, instance: int) -> Leftovers:
-    """Remove a dead process from the servers of an endpoint and give back what it had taken."""
+    """Remove a dead process from the servers of an endpoint and give back the messages that it had taken."""
     was_last = release_server(tx, endpoint, instance)
     mailbox = core.directory.find_mailbox(endpoint.hash)
     if mailbox is None:

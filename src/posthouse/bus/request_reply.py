@@ -1,10 +1,10 @@
 """Request and reply: publish with a reply subject and wait for the reply.
 
 All replies to one open Bus arrive at one private endpoint, `_reply.<instance>.>`, registered with the first request and
-removed when the bus closes; the token after the instance identifies the request. A last token says what a reply is:
-`.partial` precedes the reply, `.failed` and `.busy` end the request with a reason. If the handler of a request fails,
-its server publishes the reason to `<reply_to>.failed`, so that the caller need not wait for its timeout; it never does
-so for an ordinary reply_to. A reply to a request that has ended becomes a dead letter.
+removed when the bus closes; the token after the instance identifies the request. The last token gives the kind of a
+reply: `.partial` precedes the final one, `.failed` and `.busy` end the request with a reason. If the handler of a
+request fails, its server publishes the reason to `<reply_to>.failed`, so that the caller need not wait for its timeout;
+it never does so for an ordinary reply_to. A reply to a request that has ended becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Requests:
             found.on_partial(envelope)
 
     def _state_of(self, envelope: Envelope) -> AnswerState:
-        """Return what the last token of a reply subject says."""
+        """Return the kind of reply that the last token of its subject gives."""
         tokens = envelope.subject.removeprefix(self._prefix).split(".")[2:]
         return AnswerState(tokens[0]) if tokens and tokens[0] in tuple(AnswerState) else AnswerState.FINAL
 

@@ -78,7 +78,7 @@ class TimedCall(Protocol):
 class Deadlines:
     """The time limits of the running handlers of one open Bus, kept with one timer for all of them.
 
-    Nearly every handler returns long before its limit, so a timer for each would be set and cancelled for nothing.
+    Nearly every handler returns long before its limit, so a separate timer for each would hardly ever fire.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
@@ -116,10 +116,10 @@ class Deadlines:
 
 
 class RunGate:
-    """Lets a message on its last attempt run while no other message of this process does.
+    """Makes sure that a message on its last attempt runs alone in this process.
 
-    While a handler waits for something that another handler of this process may have to do, the gate lets messages
-    pass: otherwise both would wait until they time out.
+    While a handler waits for work that another handler of this process may have to do, the gate lets messages pass;
+    otherwise both would wait until they time out.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class RunGate:
         self._is_alone = False
         #: handlers that wait for a reply or for room in a mailbox
         self._dependent = 0
-        #: servers that wait, in order; True if the server needs a run of its own
+        #: servers that wait, in order; True if the server has to run alone
         self._waiting: dict[Callable[[], None], bool] = {}
 
     def enter(self, resume: Callable[[], None], *, alone: bool) -> bool:
@@ -175,7 +175,7 @@ class RunGate:
             self._wake()
 
     def _wake(self) -> None:
-        """Resume the servers, first those that need a run of their own."""
+        """Resume the servers, first those that have to run alone."""
         if not self._waiting:
             return
         waiting = sorted(self._waiting, key=lambda resume: not self._waiting[resume])
@@ -184,7 +184,7 @@ class RunGate:
 
 
 class Inheritance(NamedTuple):
-    """What a publish takes over from the messages that caused it."""
+    """The part of a publish that it inherits from the messages that caused it."""
 
     budget: Budget | None = None
     #: the message that the publish answers as a return
@@ -195,13 +195,13 @@ _NOTHING = Inheritance()
 
 
 def inherit_running(subject: str) -> Inheritance:
-    """Return what a publish inherits from the message being handled."""
+    """Return the inheritance of a publish from the message being handled."""
     running = RUNNING.get()
     return _NOTHING if running is None else _inherit_from((running.envelope,), subject)
 
 
 async def inherit_named(core: Core, subject: str, from_: str, named_id: str) -> Inheritance:
-    """Return what a publish inherits from the message that the publisher names and from the one being handled."""
+    """Return the inheritance of a publish from the message that the publisher names and from the one being handled."""
     running = RUNNING.get()
     named = await find_message(core, named_id, from_)
     return _inherit_from(named if running is None else (*named, running.envelope), subject)

@@ -1,10 +1,10 @@
 """Endpoints that this process has registered, serves, or stands by for.
 
 A process serves an endpoint while it has registered it, has a subscription that its messages can reach, and has a row
-in `servers`. Without a group one process serves an endpoint and the others stand by; the processes of a group serve it
-together. A process is dead if its lock in procs/ can be taken: its peers check five times per second, take over and
-deliver its messages again; a process that is only stopped keeps them. The first server of an endpoint closes its
-breaker.
+in `servers`. Without a group one process serves an endpoint and other processes stand by; the processes of a group
+serve it together. A process is dead if its lock in procs/ can be taken: its peers check five times per second, take
+over and deliver its messages again; a process that is only stopped keeps them. The first server of an endpoint closes
+its breaker.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ class _JoinEndpoint:
 
 
 class _ReleaseEndpoint:
-    """Ledger operation, the last of a server: its row goes only after everything before is committed."""
+    """The last ledger operation of a server: its row is deleted only after everything before it is committed."""
 
     __slots__ = ("_core", "_is_final", "_server", "_servers")
 
@@ -411,7 +411,7 @@ class _ReleaseDead:
         remove_leftovers(self._core, self._endpoint, self._leftovers)
 
     def on_failed(self, _failure: Exception) -> bool:
-        """Give up: the next check finds the same process dead."""
+        """Do nothing: the next check finds the same process dead."""
         return False
 
 

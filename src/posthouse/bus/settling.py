@@ -72,7 +72,7 @@ def reserve_copy(core: Core, tx: BusTransaction, copy: MailboxCopy) -> None:
 def record_stored(core: Core, tx: BusTransaction, copy: MailboxCopy) -> list[str]:
     """Record a copy, or the dead letter it became, whose file the publisher has stored.
 
-    Return the ids of unqueued messages that come before it, if this process serves the endpoint.
+    Return the ids of earlier unqueued messages, if this process serves the endpoint.
     """
     if copy.endpoint is None or copy.reason is not None:
         _record_refused(core, tx, copy)
@@ -186,7 +186,7 @@ class FileStatus(enum.Enum):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What a file turned out to be; `reason` says why it is invalid."""
+    """The kind of a file that was read; `reason` says why it is invalid."""
 
     status: FileStatus
     reason: str = ""

@@ -1,7 +1,7 @@
 """Signals: in-memory hints for the handlers of this process only.
 
-A handler that raises does not stop the others; async handlers run as tasks. Many listeners on one pattern are usually
-a leak, so the bus warns once per pattern above `max_listeners`.
+A handler that raises does not stop other handlers; async handlers run as tasks. Many listeners on one pattern are
+usually a leak, so the bus warns once per pattern above `max_listeners`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Every call runs on the event loop of the bus, in the context of the calling thread: what a plain handler publishes
 inherits the budget of its message. In an async program that is the loop that opened the bus. A plain program opens the
-bus here, on a background thread with a loop of its own. The thread of the loop itself is refused, because blocking it
-would keep the call from ever returning.
+bus here, on a background thread with its own loop. A call on the loop's own thread is refused, because it would block
+the loop and never return.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A waiting publish is tried again until it is admitted or its time is up; only the last try is charged to the sender's
 rate and recorded. Waiting publishes of one sender are admitted in the order of their calls, so the first one holds up
-the others, whatever they wait for. Access and budget are never waited for, because time does not change them. Inside a
-handler the wait ends shortly before the handler's deadline, and a publish to the mailbox that the handler itself has to
-empty is refused at once.
+all later ones, whatever they wait for. Access and budget are never waited for, because time does not change them.
+Inside a handler the wait ends shortly before the handler's deadline, and a publish to the mailbox that the handler
+itself has to empty is refused at once.
 """
 
 from __future__ import annotations

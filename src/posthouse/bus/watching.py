@@ -50,7 +50,7 @@ class Watcher(Protocol):
 
 
 class PortableWatcher:
-    """Watches with a thread of its own, which starts when the first mailbox or the tick file is watched."""
+    """Watches with its own thread, which starts when the first mailbox or the tick file is watched."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: Context, mailboxes: Path, tick: Path) -> None:
         """`mailboxes` is the directory that every mailbox is in."""

@@ -189,7 +189,7 @@ def set_(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Let the daemon run a command when mail for an agent arrives, for programs that have no hooks.
+    """Set a command that the daemon runs when mail for an agent arrives, for programs that have no hooks.
 
     The command runs at most once in 30 seconds and for one minute, in your home directory, with POSTHOUSE_AGENT and
     POSTHOUSE_NEW (the number of new messages) in its environment. It runs again later if it fails.

@@ -281,7 +281,7 @@ def _percentile(ordered: list[float], share: float) -> float:
 
 @contextmanager
 def _progress(output: Output, total: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on stderr, if it is a terminal and the result is for people."""
+    """Show a progress bar if stderr is a terminal and the result is for people."""
     if output.json or not sys.stderr.isatty():
         yield lambda: None
         return

@@ -2,7 +2,7 @@
 
 The script of `posthouse completion` starts `posthouse __complete` with the words typed so far, which calls the
 completer of the argument: a function of this module, named in the argument's Parameter. The names come from the daemon,
-which answers without the relay. A failure offers nothing: cyclopts drops what a completer raises, so that no error is
+which answers without the relay. A failure offers nothing: cyclopts drops exceptions of a completer, so that no error is
 written into the line being typed. posthouse.cli.lock completes the names of locks, which only the relay has.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Seconds after which Tab offers nothing, because the daemon or the relay hangs.
 PATIENCE_S = 10.0
-#: A candidate and what the shell may show beside it.
+#: A candidate and the description that the shell may show next to it.
 Names = list[tuple[str, str]]
 
 

@@ -1,9 +1,9 @@
 """A configuration file of another program: read and replaced safely.
 
 Below its anchor (home or project) no symbolic link is followed: a project from another author must not redirect the
-write. All access goes through open directory descriptors, so no directory can be swapped in between. The file is
-replaced as a whole and keeps its mode, after a backup was written beside it; a file that has changed since it was read
-is left alone.
+write. All access goes through open directory descriptors, so no directory can be swapped in between. After a backup is
+written next to it, the file is replaced as a whole and keeps its mode; a file that has changed since it was read is
+left alone.
 """
 
 from __future__ import annotations

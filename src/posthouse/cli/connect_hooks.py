@@ -43,7 +43,7 @@ class HookFile:
     items: Mapping[str, Callable[[Line], dict[str, Any]]]
     #: fields that the file needs besides its hooks
     head: Mapping[str, Any]
-    #: what the user has to know or do
+    #: notes for the user
     note: str
 
     def edit(self, text: str, line: Line) -> str:
@@ -171,7 +171,7 @@ HOOKS: dict[str, HookFile] = {
     ),
 }
 
-#: the hook of `posthouse guard`: it may refuse an edit, so it is installed by a command of its own
+#: the hook of `posthouse guard`: it may refuse an edit, so a separate command installs it
 GUARD = HookFile(
     "json",
     HOOKS["claude-code"].files,

@@ -158,7 +158,7 @@ def set_entry(text: str, group: str, name: str, wanted: Mapping[str, Any], *, is
 
 
 def set_member(text: str, name: str, value: Any, *, is_lenient: bool) -> str:
-    """Return the text with a member of the whole object; one that is there stays as it is."""
+    """Return the text with a new member of the outer object; an existing one stays as it is."""
     text, root = _parse_object(text, is_lenient=is_lenient)
     if name in root.value:
         return text
@@ -198,7 +198,7 @@ def set_item(text: str, group: str, name: str, is_ours: IsOurs, wanted: Any, *, 
 
 
 def remove_items(text: str, group: str, name: str, is_ours: IsOurs, *, is_lenient: bool) -> str:
-    """Return the text without our items of the array `group`.`name`, and without what that leaves empty."""
+    """Return the text without our items of the array `group`.`name`, and without containers that become empty."""
     text, root = _parse_object(text, is_lenient=is_lenient)
     expected, items = _items(root, group, name)
     kept = [item for item in items if not is_ours(item)]

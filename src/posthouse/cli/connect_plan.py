@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def finding(self) -> str:
-        """What a check reports if the file would change."""
+        """The report of a check if the file would change."""
         return f"{self.file.path} " + ("does not exist" if self.before is None else "is not as connect would write it")
 
     def apply(self) -> Path | None:

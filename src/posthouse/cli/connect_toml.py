@@ -67,7 +67,7 @@ def _child_table(parent: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _append_table(text: str, group: str, name: str, wanted: Mapping[str, Any]) -> str:
-    """Add the table at the end of the text: tomlkit would put it between the tables that are there."""
+    """Add the table at the end of the text: tomlkit would put it between existing tables."""
     import tomlkit
 
     items = {key: _toml_item(value) for key, value in wanted.items()}

@@ -132,7 +132,7 @@ def _relay_of(directory: MeshDirectory, key: Path) -> RelayOptions:
 
 
 def _remove_home_key(directory: MeshDirectory, home_node: str) -> str | None:
-    """Remove the home key from the members; return what to tell the user if that did not work."""
+    """Remove the home key from the members; return a message for the user if that did not work."""
     mesh = directory.mesh
 
     async def work(client: Client) -> None:
@@ -186,7 +186,7 @@ def leave(
 
 
 def _stop_serving(daemon_options: DaemonOptions, directory: MeshDirectory, *, abort_pending: bool) -> None:
-    """Let a running daemon stop serving the mesh; raises remint_pending if messages wait and are not to be aborted."""
+    """Make a running daemon stop serving the mesh; raises remint_pending if messages wait and are not to be aborted."""
     from posthouse.daemon.identity import abort_rows
     from posthouse.model.clock import system_clock
 

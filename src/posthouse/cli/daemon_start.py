@@ -205,7 +205,7 @@ def ensure_daemon(options: StartOptions, flags: dict[str, Any]) -> dict[str, Any
 
 
 def _join_running(options: StartOptions) -> dict[str, Any] | None:
-    """Let a daemon that already runs serve the mesh, and return its description; None if none runs."""
+    """Make a daemon that already runs serve the mesh, and return its description; None if none runs."""
     location = options.daemon_options.location()
     pid = daemon_pid(options.daemon_options)
     if pid is None or location.is_former:

@@ -3,7 +3,7 @@
 Checks of the machine (interpreter, libraries, kernel limits, clock), of the home directory (permissions, key,
 settings, disk space) and of the daemons that run from it (stores, relay, clock). Checks never repair: a file mode that
 is too wide may mean that another user has read the file. A check that raises OSError is itself a finding, and the
-others still run.
+remaining checks still run.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def check_ssh_keygen() -> Finding:
 
 
 def check_inotify() -> Iterator[Finding]:
-    """Check that the kernel lets this user watch enough mailboxes."""
+    """Check that the kernel allows this user to watch enough mailboxes."""
     for name, least in (("max_user_watches", _MIN_WATCHES), ("max_user_instances", _MIN_INSTANCES)):
         path = _INOTIFY / name
         if not path.exists():

@@ -1,9 +1,9 @@
 """The fast path of `posthouse send TO TEXT`, which agents and scripts run for every message.
 
-It passes the message to a listening daemon and prints what the full command would print. It leaves everything else to
-the full command: other options, text on stdin, no daemon, a refusal, a note for the user. A message that may have
-reached the daemon goes there with its id, so that it is delivered once. This module loads nothing heavier than `json`
-and `socket`.
+It passes the message to a listening daemon and prints the same as the full command. It leaves everything else to the
+full command: other options, text on stdin, no daemon, a refusal, a note for the user. A message that may have reached
+the daemon goes there with its id, so that it is delivered once. This module loads nothing heavier than `json` and
+`socket`.
 """
 
 from __future__ import annotations

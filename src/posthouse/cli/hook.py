@@ -1,6 +1,6 @@
 """The fast path of `posthouse hook PROGRAM EVENT`, which a coding agent runs at the events of its session.
 
-The hook hands its input to the daemon and prints the answer; the daemon makes the program's JSON. An answer never has
+The hook passes its input to the daemon and prints the answer; the daemon writes the program's JSON. An answer never has
 the text of a message. A hook must never disturb the program: within one second it ends with exit code 0, silent if the
 daemon is down. Only `wait` stays, until the daemon answers or the program is gone; and only `guard` may refuse an edit,
 if the daemon says so or the check fails. This module loads nothing heavier than `socket`: a program runs it after every
@@ -93,7 +93,7 @@ def _finish(answer: Answer) -> int:
 
 
 def _keep_name(agent: str | None) -> None:
-    """Let the commands that Claude Code starts in this session act as the agent."""
+    """Make the commands that Claude Code starts in this session act as the agent."""
     path = os.environ.get("CLAUDE_ENV_FILE")
     if agent and path:
         with open(path, "a") as file:  # noqa: PTH123 - pathlib is slow to load

@@ -1,8 +1,8 @@
 """`posthouse keys` and `posthouse trust`: the key of this node, its rotation and recovery, and the keys of others.
 
-Only public parts of a key are shown, and only a rotation replaces a key file; the old key stays beside it. The
-passphrase of an imported key is read from the terminal or from a private file, never from the command line, which
-every process can read.
+Only public parts of a key are shown, and only a rotation replaces a key file; the old key stays next to it. The
+passphrase of an imported key is read from the terminal or from a private file, never from the command line, which every
+process can read.
 """
 
 from __future__ import annotations

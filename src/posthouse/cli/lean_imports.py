@@ -1,7 +1,7 @@
 """Imports of libraries without the parts that posthouse never uses: less memory for a server, a faster start of `send`.
 
 Only the command line does this, before it imports what uses these libraries: a program that imports posthouse as a
-library gets aiohttp and structlog as they are. If you add a TLS connection, give it a context of its own:
+library gets aiohttp and structlog as they are. If you add a TLS connection, give it its own context:
 `ssl.create_default_context()`, made at first use.
 """
 
@@ -25,8 +25,8 @@ def import_for_server() -> None:
 def import_aiohttp() -> None:
     """Import aiohttp without the certificate authorities of the system, which its default TLS contexts would hold.
 
-    Loading them takes a tenth of the time of a short command. Each TLS connection of posthouse has a context of its
-    own; a connection with aiohttp's default one would trust no server.
+    Loading them takes a tenth of the time of a short command. Each TLS connection of posthouse has its own context; a
+    connection with aiohttp's default one would trust no server.
     """
     with _environment(SSL_CERT_FILE=os.devnull, SSL_CERT_DIR=os.devnull):
         import aiohttp  # noqa: F401

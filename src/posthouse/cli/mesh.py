@@ -154,7 +154,7 @@ def members(
 
 
 def _known_to_daemon(mesh: str) -> dict[str, dict[str, Any]]:
-    """Return what the daemon knows of the nodes of a mesh; nothing if no daemon runs, or it is not in this mesh."""
+    """Return the daemon's view of the nodes of a mesh; empty if no daemon runs, or it is not in this mesh."""
     try:
         with DaemonOptions(mesh=mesh).client() as daemon:
             return {peer["node"]: peer for peer in daemon.peers()["peers"]}

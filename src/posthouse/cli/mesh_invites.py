@@ -1,4 +1,4 @@
-"""`posthouse mesh invite` and `posthouse mesh invites`: let other nodes into a mesh.
+"""`posthouse mesh invite` and `posthouse mesh invites`: invite other nodes to a mesh.
 
 The code of an invite is sent only to the relay whose key the invite names. A relay does not know the codes of its
 invites: lists show ids.
@@ -39,7 +39,7 @@ class InviteOptions:
     ] = None
 
     def make(self, mesh: str, relay_options: RelayOptions) -> Invite:
-        """Let the relay make an invite; it names the relay as this host reaches it."""
+        """Make the relay create an invite with the address at which this host reaches the relay."""
 
         async def work(client: Client) -> Invite:
             return await client.meshes.invite(mesh, uses=self.uses, expires_s=self.expires_s, role=self.role)

@@ -1,7 +1,7 @@
 """`posthouse mesh limits`, `usage`, `suspend`, `resume`, `delete`: what a mesh may store, and whether it may be used.
 
-Admins of a mesh set its own limits; with `--allow`, admins of the relay set how far those may go. The options change
-single limits; the others stay. `none` removes a limit.
+Admins of a mesh set its own limits; with `--allow`, admins of the relay set how far those may go. Each option changes
+one limit; the rest stay as they are. `none` removes a limit.
 """
 
 from __future__ import annotations

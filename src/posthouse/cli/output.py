@@ -35,7 +35,7 @@ _SWITCH = Parameter(negative=(), show_default=False)
 @Parameter(name="*", group=_OUTPUT_GROUP)
 @dataclass(frozen=True)
 class Output:
-    """The format of what a command prints; part of the signature of every command."""
+    """The output format of a command; part of the signature of every command."""
 
     form: Annotated[
         Literal["table", "json", "csv"],
@@ -45,7 +45,7 @@ class Output:
     debug: Annotated[bool, _SWITCH, Parameter(help="Show the traceback of an unexpected failure.")] = False
 
     def __post_init__(self) -> None:
-        """Let both ways to ask for JSON set both fields; `--json` together with `--output csv` is an error."""
+        """Make both ways to ask for JSON set both fields; `--json` together with `--output csv` is an error."""
         if self.json and self.form == "csv":
             raise error("usage", text="--json and --output csv cannot be combined")
         is_json = self.json or self.form == "json"
@@ -84,7 +84,7 @@ class Output:
 
 
 def show(stream: TextIO, shown: RenderableType) -> None:
-    """Write text or a table for people, in colour only if the terminal and NO_COLOR allow it."""
+    """Write text or a table for people, in color only if the terminal and NO_COLOR allow it."""
     if isinstance(shown, str):
         stream.write(visible(shown) + "\n")
     else:
@@ -138,7 +138,7 @@ def one_line(text: str) -> str:
 
 
 def indented(text: str, width: int) -> str:
-    """Return `text` of several lines with all but the first moved right, so that none looks like a line of its own."""
+    """Return `text` with all lines but the first indented, so that none of them looks like a separate entry."""
     return visible(text).replace("\n", "\n" + " " * width)
 
 
@@ -206,7 +206,7 @@ class CsvWriter:
 
 
 def _record(value: object) -> Rows:
-    """Return the fields of a value as one row; a field that has fields of its own is JSON."""
+    """Return the fields of a value as one row; a field that itself has fields is JSON."""
     import msgspec
 
     plain = msgspec.to_builtins(value, enc_hook=_encode)

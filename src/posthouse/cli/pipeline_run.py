@@ -180,7 +180,7 @@ def run_once(
     is_rebuild: bool = False,
     erasure: ErasureRequest | None = None,
 ) -> None:
-    """Bring the lake up to date once, publish the new roots, and report what was done."""
+    """Bring the lake up to date once, publish the new roots, and report the result."""
     from posthouse.pipeline.run.lake_run import bring_up_to_date, publish_roots, with_relay_lock
 
     lake = pipeline_options.open_lake()

@@ -125,7 +125,7 @@ def promote(
 ) -> None:
     """Make the copy of `posthouse relay follow` the store of a relay; then start it with `posthouse relay up`.
 
-    Stop the relay that the copy follows first, for good: two relays must not continue one history. The store gets a
+    First stop the relay that the copy follows, permanently: two relays must not continue one history. The store gets a
     new epoch, so clients learn that the last transactions may be missing; fencing tokens rise above all former ones.
 
     For example:

@@ -1,8 +1,8 @@
 """`posthouse relay delete`, `compact` and `size`: remove events from a relay, give space back, and see what takes it.
 
 `delete` and `compact` ask a running relay, as one of its administrators. The relay erases content and keeps ids, so
-that the same events cannot come again. `delete` asks a person before it deletes; a program says `--yes`. `compact
---offline` and `size` work on the store itself.
+that the same events cannot be published again. `delete` asks a person before it deletes; a program says `--yes`.
+`compact --offline` and `size` work on the store itself.
 """
 
 from __future__ import annotations

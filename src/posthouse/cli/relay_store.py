@@ -51,7 +51,7 @@ def store_path(given: Path | None, *, is_needed: bool = True) -> Path:
 
 
 def refuse_server_store() -> None:
-    """Raise if the relay's store is in PostgreSQL: its own tools do what the command does to a file."""
+    """Raise if the relay's store is in PostgreSQL, whose own tools do the work of this command."""
     from posthouse.postgresql.store_url import shown_url
 
     if (url := server_url()) is not None:

@@ -1,7 +1,7 @@
 """`posthouse request`: send a message and wait for the answer, through the daemon if one answers.
 
-Partial answers are written as they come, then the final one. Exit code 3 means that no responder is connected, that it
-is busy, or that no answer came in time; 1 that the responder could not do it.
+Partial answers are printed as they arrive, then the final one. Exit code 3 means that no responder is connected, that
+it is busy, or that no answer came in time; 1 that the responder could not do it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     spark-submit --master spark://host:7077 "$(python -m posthouse.cli.spark_submit)" run --lake s3://bucket/lake
 spark-submit runs a file, so this module prints its own path if it is started without a command. Master, memory and
-executors are those of spark-submit; the setting pipeline.master does not count.
+executors come from spark-submit; the setting pipeline.master is ignored.
 """
 
 from __future__ import annotations

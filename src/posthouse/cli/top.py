@@ -2,7 +2,7 @@
 
 It reads the metrics of both and changes nothing. The relay shows them to its administrators, and to the holder of its
 metrics token; to others, and while relay or daemon is unreachable, the view shows the reason. Rates are those between
-the last two samples. On a terminal the view has a screen of its own; q, Ctrl-C and SIGTERM end it and bring the old
+the last two samples. On a terminal the view uses the alternate screen; q, Ctrl-C and SIGTERM end it and bring the old
 screen back.
 """
 

@@ -2,8 +2,8 @@
 
 `up` is safe to repeat: it starts what does not run, on the last address given with --listen. If no address is named and
 another program has the default port, for example the relay of another user, the relay takes a free port and keeps it.
-A relay that other machines can reach gets a certificate of its own if none is given; invites carry its fingerprint, so
-no authority is needed.
+A relay that other machines can reach makes its own certificate if none is given; invites carry its fingerprint, so no
+authority is needed.
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ def invite(
 
 
 def _reachable(host: str, port: int, address: str | None) -> Any:
-    """Return the address for other hosts: the given one, else what a relay of this machine listens on."""
+    """Return the address for other hosts: the given one, else the one on which a relay of this machine listens."""
     from posthouse.cli.relay_service import read_run
     from posthouse.client.relay_url import RelayUrl, relay_at
 

@@ -193,7 +193,7 @@ def replay(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
-    r"""Send again what was committed since a time, under the same ids.
+    r"""Send again the events that were committed since a given time, under the same ids.
 
     For example:
 

@@ -204,7 +204,7 @@ class Client:
     async def publish_event(self, event: Event | Draft) -> Published:
         """Send a signed event, retried over reconnects and transient refusals; raises the relay's refusal.
 
-        If the relay has the event already, the result says so in `duplicate`.
+        If the relay already has the event, `duplicate` of the result is True.
         """
         if not self._is_connected:
             await self.connect()
@@ -237,8 +237,8 @@ class Client:
         """Send a message to a member (name or node id) or to a topic (`#name`); returns after the relay has stored it.
 
         A direct message is sealed for its reader. A second call with the same client_message_id and the same request
-        sends the same event, so the message is delivered once. The call is retried over reconnects and transient
-        refusals, except queue_full, which is raised at once. MessageOptions lists the other arguments.
+        sends the same event, so the message is delivered once. The client retries after reconnects and transient
+        refusals, except queue_full, which it raises at once. MessageOptions lists the other arguments.
         """
         with self._sender.traced("send", given):
             request = await self._request(to, body, mesh or self.mesh, given)

@@ -62,7 +62,7 @@ class Keys:
         return await self._requests.post_as(KeyChange, "/v1/keys/replacements", body)
 
     async def revoke(self, node: str, suspect_from_ns: int | None = None) -> KeyChange:
-        """Refuse a key everywhere, and mark what it signed since a time (default: now); only for relay admins."""
+        """Refuse a key everywhere, and mark events it signed since a time (default: now); only for relay admins."""
         body = {"node": node} | ({} if suspect_from_ns is None else {"suspect_from_ns": suspect_from_ns})
         return await self._requests.post_as(KeyChange, "/v1/keys/revocations", body)
 

@@ -2,7 +2,7 @@
 
 Reading members pins their names: a name that suddenly has another key is refused until a person trusts the change;
 other names keep working. If the pinned key itself signed the other one as its successor, the pin follows, and
-`on_rotated` informs the user. The relay decides what a role may do.
+`on_rotated` informs the user. The relay decides which rights a role has.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RotatedMember(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The rights of a node, or of every node without a row of its own (`*`)."""
+    """The rights of a node, or of every node without its own row (`*`)."""
 
     node: str
     read: Verdict = "allow"
@@ -140,7 +140,7 @@ class Meshes:
         return await self._requests.get_as(MeshUsage, _path(mesh, "usage"))
 
     async def suspend(self, mesh: str) -> None:
-        """Let no node use a mesh; only for admins of the relay."""
+        """Suspend a mesh for all nodes; only for admins of the relay."""
         await self._requests.post_as(dict[str, Any], _path(mesh, "state"), {"state": "suspended"})
 
     async def resume(self, mesh: str) -> None:
@@ -148,7 +148,7 @@ class Meshes:
         await self._requests.post_as(dict[str, Any], _path(mesh, "state"), {"state": "active"})
 
     async def delete(self, mesh: str) -> None:
-        """Delete a mesh for ever; only for admins of the relay."""
+        """Delete a mesh permanently; only for admins of the relay."""
         await self._requests.delete(f"/v1/meshes/{validate_mesh_name(mesh)}")
 
     async def set_open(self, mesh: str, is_open: bool) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class Meshes:
     async def set_access(
         self, mesh: str, node: str, *, read: Verdict = "allow", write: Verdict = "allow", lock: Verdict = "allow"
     ) -> dict[str, Any]:
-        """Set the rights of a node, or of every node without a row of its own (`*`)."""
+        """Set the rights of a node, or of every node without its own row (`*`)."""
         return await self._post(mesh, "access", {"node": node, "read": read, "write": write, "lock": lock})
 
     async def clear_access(self, mesh: str, node: str) -> None:
@@ -234,13 +234,13 @@ class Meshes:
         await self._requests.delete(_path(mesh, "access"), {"node": node})
 
     async def fence_rules(self, mesh: str) -> list[FenceRule]:
-        """Return which events of a mesh need the fence of which resource."""
+        """Return the fence rules of a mesh: which events need the fence of which resource."""
         return (await self._requests.get_as(_FenceRuleList, _path(mesh, "fence-rules"))).rules
 
     async def set_fence_rule(self, mesh: str, kind: int, resource: str, *, d_prefix: str = "") -> dict[str, Any]:
         """Refuse events of a kind, whose d begins with a prefix, unless they name the fence of a resource.
 
-        The resource may contain {d}, which stands for the d tag of the event.
+        The resource may contain {d}, which is replaced by the d tag of the event.
         """
         return await self._post(mesh, "fence-rules", {"kind": kind, "d_prefix": d_prefix, "resource": resource})
 

@@ -173,8 +173,8 @@ async def plan_deletions(
 ) -> list[list[Tag]]:
     """Return the tags of the deletions that name these events: direct messages in one for each recipient.
 
-    Only its two ends see such a deletion. Raises feature_unavailable for a relay that would store the deletion and
-    delete nothing.
+    Only sender and recipient see such a deletion. Raises feature_unavailable for a relay that would store the deletion
+    and delete nothing.
     """
     if not supports("deletions"):
         raise error("feature_unavailable", feature="deletions")
@@ -230,7 +230,7 @@ class Archive:
         return await self._requests.post_as(Pruned, "/v1/admin/prune", archived)
 
     async def compact(self) -> Compacted:
-        """Let the relay give free space of its store back to the file system."""
+        """Make the relay give free space of its store back to the file system."""
         return await self._requests.post_as(Compacted, "/v1/admin/compact", {})
 
     async def delete(self, request: DeleteRequest) -> Deleted:

@@ -1,11 +1,11 @@
 """HTTP and WebSocket access to one relay: options, TLS, the shared session, and authenticated requests.
 
 Certificates are always verified. A refused connection, an unknown host, a timeout and an untrusted certificate
-become different errors, because the remedy differs. Requests carry this node's token, which is fetched at first use
-and again when the relay rejects it. The relay's key is checked before this node signs anything for it. The Date of
+become different errors, because the remedy differs. Requests carry this node's token, which the client fetches at first
+use and again when the relay rejects it. The relay's key is checked before this node signs anything for it. The Date of
 each response shows how far this clock is from the relay's; a login that fails because of it raises clock_differs.
-Response bodies are bounded, so a relay cannot fill the client's memory, and every body is decoded into its type here:
-a malformed body raises answer_invalid.
+Response bodies are bounded, so a relay cannot fill the client's memory, and every body is decoded into its type here: a
+malformed body raises answer_invalid.
 """
 
 from __future__ import annotations

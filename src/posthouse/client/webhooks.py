@@ -61,7 +61,7 @@ class Webhooks:
         self._requests = requests
 
     async def add(self, mesh: str, url: str, **given: Unpack[WebhookOptions]) -> AddedWebhook:
-        """Add a webhook; it sends what is committed from now on, in commit order, at least once."""
+        """Add a webhook; it sends events that are committed from now on, in commit order, at least once."""
         return await self._requests.post_as(AddedWebhook, _PATH, {"mesh": mesh, "url": url, **given})
 
     async def all(self, mesh: str) -> WebhookList:
@@ -77,11 +77,11 @@ class Webhooks:
         await self._requests.delete(_one(webhook_id))
 
     async def retry(self, webhook_id: str) -> WebhookDetail:
-        """Send again now, including what is parked; a suspended webhook continues at its cursor."""
+        """Try again now, including parked events; a suspended webhook continues at its cursor."""
         return await self._requests.post_as(WebhookDetail, f"{_one(webhook_id)}/retry", {})
 
     async def replay(self, webhook_id: str, since_ns: int) -> WebhookDetail:
-        """Send again what was committed since a time."""
+        """Send again the events that were committed since a given time."""
         return await self._requests.post_as(WebhookDetail, f"{_one(webhook_id)}/replay", {"since_ns": since_ns})
 
     async def add_incoming(self, mesh: str, name: str, destination: str, **given: Unpack[HookOptions]) -> AddedHook:

@@ -46,7 +46,7 @@ class Access:
         return code
 
     def exchange(self, code: str) -> str:
-        """Return a token for the code of a link, which is spent; raises console_link_invalid."""
+        """Return a token for the code of a link, which works only once; raises console_link_invalid."""
         self._drop_expired()
         found = next((each for each in self._links if same_token(code, each)), None)
         if found is None:

@@ -60,7 +60,7 @@ async def show_conversation(call: ConsoleCall) -> HttpResponse:
 
 
 def _answer_address(message: Any, names: Mapping[str, str]) -> str:
-    """Return whom an answer to a message goes to: its topic, its author, or, for an own one, its recipient."""
+    """Return the recipient of an answer to a message: its topic, its author, or, for an own message, its recipient."""
     if message.to.startswith("#"):
         return str(message.to)
     node, agent = (message.to, message.to_agent) if message.is_own else (message.sender, message.from_agent)

@@ -1,7 +1,7 @@
 """The page Health: the state of daemon and relay, their load and storage, refusals, and warnings.
 
 Figures come from the metrics of relay and daemon, sampled while the console runs; the relay shows them to its admins.
-Warnings are what the daemon reports about itself, events that need a person, and refusals of the last hour.
+Warnings are the daemon's own reports, events that need a person, and refusals of the last hour.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _usage_warnings(usage: MeshUsage | None) -> Iterator[Warning]:
 
 
 def _upkeep(series: Series) -> Iterator[tuple[str, str]]:
-    """Yield what the relay's sweepers have done, and when; the relay in charge shows it to its admins."""
+    """Yield the work of the relay's sweepers, and when it was done; the relay in charge shows it to its admins."""
     for name, words in _UPKEEP:
         if (value := series.value(name)) is not None:
             yield words, f"{value:,.0f}"

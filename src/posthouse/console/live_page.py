@@ -145,7 +145,7 @@ class LiveReader:
 
 
 async def stream_changes(call: ConsoleCall) -> HttpResponse:
-    """Stream a line whenever there is news, so that a page loads what it shows again."""
+    """Stream a line whenever there is news, so that a page reloads its content."""
     feed = call.upstream.feed
     with call.context.streams.enter(), feed.listen() as news:
         response = await _open(call)

@@ -70,7 +70,7 @@ def _choice(given: str, known: tuple[str, ...]) -> str:
 
 
 def _skipped(given: str, count: int) -> int:
-    """Return how many queues come before the page; none if it would be empty."""
+    """Return how many queues precede the page; none if the page would be empty."""
     is_number = given.isascii() and given.isdecimal() and len(given) <= _DIGITS_MAX
     return int(given) if is_number and int(given) < count else 0
 

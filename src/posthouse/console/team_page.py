@@ -2,7 +2,7 @@
 
 Members, agents and their state come from the daemon; without one, the relay names the members. The graph counts the
 messages of the last hour: those of this host from the daemon, and, for admins of the relay, those between other hosts
-from the journal, which tells who wrote to whom and never what.
+from the journal, which has senders and recipients but no content.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ async def _hosts(upstream: Upstream, peers: Found[dict[str, Any]]) -> list[dict[
 
 
 async def _traffic(call: ConsoleCall, since: str) -> Found[Traffic]:
-    """Return who wrote to whom: messages of this host, and with the right to it those between other hosts."""
+    """Return the pairs that exchanged messages: of this host and, with the right to see them, between other hosts."""
     upstream = call.upstream
     own = await attempt(upstream.daemon.traffic(since))
     health = await attempt(upstream.daemon.health())
@@ -188,7 +188,7 @@ async def _waiting(upstream: Upstream, threads: Sequence[ThreadSummary]) -> list
 def waiting_parties(threads: Sequence[ThreadSummary], states: Mapping[str, str]) -> list[Waiting]:
     """Return the agents of this host that began a thread and have the last word in it, the longest wait first.
 
-    `states` has, by message id, what the relay says beyond what the daemon knows.
+    `states` has, by message id, the states that only the relay knows.
     """
     asked = [each for each in threads if _is_waiting(each, states.get(each.last.message_id, each.last.state))]
     waits = [Waiting(_author(each.last), _reader(each.last), each.last.at, each.id, each.subject) for each in asked]

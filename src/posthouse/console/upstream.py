@@ -41,7 +41,7 @@ SAMPLE_S = 10.0  # between samples of metrics
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    """The answer of daemon or relay, or why there is none."""
+    """The answer of daemon or relay, or the reason why there is none."""
 
     value: T | None
     failure: PosthouseError | None = None
@@ -169,7 +169,7 @@ class Upstream:
         return state
 
     async def _keep_running(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work for ever; restart it after a refusal, with a growing delay."""
+        """Run work forever; restart it after a refusal, with a growing delay."""
         backoff = Backoff(first_s=0.2, max_s=5.0)
         while True:
             try:

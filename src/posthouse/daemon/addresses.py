@@ -1,10 +1,10 @@
 """Which host and agent a string names: `claude@laptop`, `claude`, a member, a key, or #topic.
 
 A plain name is an agent of this host, else a member, else an agent that exactly one host of the mesh lists; a name
-with several meanings is refused with its candidates, never guessed. A mistyped name is refused with near misses. An
-agent of another host is refused only if that host's list is known on the present connection: otherwise the message is
-queued, and the host itself refuses what it cannot deliver. In the same way an unknown topic is refused only once the
-relay has said that it does not exist.
+with several meanings is refused with its candidates, never guessed. A mistyped name is refused with near misses. It
+refuses an agent of another host only if it has seen that host's list on the current connection; otherwise it queues the
+message, and the other host refuses it if it cannot deliver it. In the same way an unknown topic is refused only once
+the relay has said that it does not exist.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class AddressBook:
         return None if found is None else found.receipts and self._uplink.supports(RECEIPTS_FEATURE)
 
     def pause_of(self, to: Recipient) -> dict[str, str] | None:
-        """Return until when and why the recipient of a message is paused; None if it is not known to be."""
+        """Return until when and why the recipient of a message is paused; None if no pause is known."""
         if to.destination == self._node:
             own = self._agents.pause_of(to.agent)
             return None if own is None else {"until": format_utc(own.until_ns), "reason": own.reason}

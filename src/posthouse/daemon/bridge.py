@@ -12,10 +12,10 @@ private reply subject of its caller. The reply subject of a request from the mes
 a last token (partial, failed, busy) if a reply is not final.
 
 The incoming and outgoing subjects never match each other, so nothing echoes. A return stays a return on both sides, and
-names the message that it answers by its id on that side. The client_message_id of an outgoing message is made from the
-envelope's id, so handling an envelope twice sends it once; what the outbox refuses becomes a dead letter of the bus. A
-message that the bus refuses for a while (full mailbox, open breaker) is retried from the inbox, and no message for the
-same subject overtakes it. Only `usage` of a payload becomes meta, because meta is not encrypted.
+names the message that it answers by its id on that side. The client_message_id of an outgoing message is derived from
+the envelope's id, so handling an envelope twice sends it once. A message that the outbox refuses becomes a dead letter
+of the bus. A message that the bus refuses for a while (full mailbox, open breaker) is retried from the inbox, and no
+message for the same subject overtakes it. Only `usage` of a payload becomes meta, because meta is not encrypted.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class BridgeSubjects:
         return _with_agent(f"{self._out}.dm.{node_hex(item.sender)}", item.from_agent)
 
     def answered_request(self, subject: str) -> tuple[str, AnswerState] | None:
-        """Return the request that a reply on an outgoing subject answers, and what it says about it."""
+        """Return the request that a reply on an outgoing subject answers, and the kind of answer."""
         kind, _, rest = subject.removeprefix(f"{self._out}.").partition(".")
         message_id, _, state = rest.partition(".")
         if kind != "answer" or not is_event_id(message_id):
@@ -418,7 +418,7 @@ class Bridge:
         return outgoing_answer(envelope, destination, message_id, state), asked.to_agent
 
     async def _report_absence(self, envelope: Envelope, reason: str) -> None:
-        """Tell the caller of a request on this bus that no responder is connected."""
+        """Answer the caller of a request on this bus that no responder is connected."""
         subject = f"{envelope.reply_to}.{AnswerState.NO_RESPONDER}"
         await self._bus.publish(subject, {"reason": reason}, from_=envelope.subject, in_reply_to=envelope.id)
 

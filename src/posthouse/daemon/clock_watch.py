@@ -58,7 +58,7 @@ class ClockWatch:
         return None if login is None else login.wall_ns + self._clock.boot_ns() - login.boot_ns
 
     def confirm(self, difference_s: float | None = None, login: Login | None = None) -> None:
-        """Note that the relay has admitted this node, and how far this clock is ahead of the relay's, if known.
+        """Record that the relay has admitted this node, and how far this clock is ahead of the relay's, if known.
 
         `login` has the clocks of the proof that the relay accepted: the wall clock may have been set since.
         """

@@ -79,7 +79,7 @@ class Daemon:
         return self.server.port
 
     async def start(self) -> None:
-        """Open everything; on a failure close what was opened and raise."""
+        """Open everything; if a part fails, close the others and raise."""
         try:
             await self._open()
         except BaseException:

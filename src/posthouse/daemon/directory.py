@@ -26,7 +26,7 @@ from posthouse.sqlite.store_lock import StoreLock
 SCHEMA_VERSION = 2
 _LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.02  # a command that asks if a daemon runs holds the lock for a moment
 _PROCESS_FILES = ("sock", "pid", "http.port")
-#: what version 1 kept beside the files of the process
+#: files of a mesh that version 1 kept next to those of the process
 _MESH_FILES = ("config.toml", "roster.json", "inbox.db", "outbox.db", "host_fingerprint.json", "keypair.json")
 _STORE_SUFFIXES = ("", "-wal", "-shm", ".lock")
 

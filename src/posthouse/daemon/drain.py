@@ -1,9 +1,9 @@
 """Drain the outbox to the relay: one task per destination, each with at most one frame in flight.
 
 Rows of a destination are sent in order, up to 64 per frame. After a refusal the destination waits for its back-off;
-other destinations are not delayed. Attempts are not limited, age is: a row that is too old is given up before it is
-sent again, because the relay may have forgotten its id. While local programs send many messages, a backlog is
-throttled to about one frame in flight.
+other destinations are not delayed. The number of attempts is not limited, but their age is: the drain gives up a row
+that is too old instead of sending it again, because the relay may have forgotten its id. While local programs send many
+messages, a backlog is throttled to about one frame in flight.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STORE_AGAIN_S = 2.0
 _TEMPORARY_STATUSES = frozenset({401, 408, 425, 429})
 #: codes that are not about the message: this side closed, the relay's answer could not be read, a clock is wrong
 _UNRELATED_CODES = frozenset({"client_closed", "answer_invalid", "answer_missing", "event_created_at_ahead"})
-#: an administrator may let the node in again; a rotated key makes room for its successor, which signs the message
+#: an administrator may let the node in again; after a rotation the successor signs the message
 _OTHERWISE_SENT = frozenset({"not_member", "key_rotated", "key_not_approved"})
 Submit = Callable[[Sequence[Event]], Awaitable[list[Published | PosthouseError]]]
 

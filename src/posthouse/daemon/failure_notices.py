@@ -1,11 +1,11 @@
 """Notifies agents of this host about messages that will not arrive: a recipient refused them, or they are dead.
 
 A notice is mail from the host itself to the agent that sent the message, put straight into its inbox. It is marked as a
-report of a failure, so it wakes no agent; hooks announce it like other mail. Its id comes from the first message that
-it is about, so repeating it changes nothing. Messages that fail together for one reason share a notice. No notice is
-sent about a withdrawal or another report of a failure, about a request, whose sender waits for its answer, or about a
-message from the bus, whose handlers would mistake the notice for work. A notice names the code of the failure and never
-repeats text that another host wrote.
+report of a failure, so it wakes no agent; hooks announce it like other mail. Its id is derived from the first message
+that it reports, so a repeated notice changes nothing. Messages that fail together for one reason share a notice. No
+notice is sent about a withdrawal or another report of a failure, about a request, whose sender waits for its answer, or
+about a message from the bus, whose handlers would mistake the notice for work. A notice names the code of the failure
+and never repeats text that another host wrote.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ OFFER_REFUSALS = frozenset(
 class Offer:
     """The features of a relay, after validation."""
 
-    #: days for which the relay remembers ids; None: for ever
+    #: days for which the relay remembers ids; None: forever
     retention_days: int | None
     policy: str
     max_payload: int

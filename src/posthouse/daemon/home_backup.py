@@ -40,7 +40,7 @@ _MAGIC = b"posthouse-daemon-backup-v1\n"
 _CHUNK = MIB
 _SEALED_MAX = _CHUNK + bindings.crypto_secretstream_xchacha20poly1305_ABYTES
 _STORES = {"outbox.db": OUTBOX, "inbox.db": INBOX, "agents.db": AGENTS}
-#: patterns of names: former keys, and the successor of a rotation in progress, lie beside the key
+#: name patterns of the files next to the key: former keys, and the successor of a rotation in progress
 _MESH_FILES = ("keypair*.json", "identity.json", "host_fingerprint.json", "roster.json", "config.toml")
 _WORK_PREFIX = ".restore-"
 _HOME_FILES = ("meshes.json", "pins.json", "default_mesh", "key*.json")

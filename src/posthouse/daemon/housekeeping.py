@@ -1,4 +1,4 @@
-"""Housekeeping of a daemon: measure the outbox, expire and delete what is too old, prune the journals.
+"""Housekeeping of a daemon: measure the outbox, expire and delete old rows, prune the journals.
 
 The capacity of the outbox is the smaller of outbox.max_bytes and what it uses plus what is free on the disk. At 80 %
 `Pressure` notifies its listener once, and again when the outbox falls below; at 95 % the outbox refuses new messages
@@ -46,7 +46,7 @@ ReadState = Callable[[JournalTransaction], Mapping[str, Any]]
 
 
 async def keep_nothing(_store: Store) -> int | None:
-    """Keep no records beyond what the retention of a journal says."""
+    """Prune the records that the retention of a journal no longer covers."""
     return None
 
 
@@ -150,7 +150,7 @@ class Housekeeper:
 async def keep_agents(
     agents: AgentRegistry, reservations: Reservations, retention: Retention, kept_after: KeptAfter = keep_nothing
 ) -> None:
-    """Run the housekeeping of what belongs to the home, until cancelled."""
+    """Run the housekeeping of the home until cancelled."""
     measures = 0
     while True:
         try:

@@ -148,7 +148,7 @@ class _IdentityFile(msgspec.Struct):
     format: Literal["posthouse-identity-v1"]
     mesh: str
     node: str
-    #: the command line acts with this key in the mesh, although the home has a key of its own
+    #: the command line uses this key in the mesh, although the home has another key
     is_adopted: bool = False
 
 
@@ -246,8 +246,8 @@ def has_begun_rotation(directory: MeshDirectory) -> bool:
 async def rotate_key(directory: MeshDirectory, client: Client) -> KeyChange:
     """Replace a host's key with a new one, at the relay and in the directory; `client` has the old key.
 
-    A crash after any step leaves a working key. Until the relay has accepted the new key, that is the old one; after
-    that the relay refuses the old key, and the daemon finds the new one beside it and repeats the steps. Rows of the
+    A crash after any step leaves a working key. Until the relay has accepted the new key, that is the old one. After
+    that the relay refuses the old key, and the daemon finds the new one next to it and repeats the steps. Rows of the
     outbox that the old key signed are signed again when they are sent.
     """
     if not directory.key.exists():

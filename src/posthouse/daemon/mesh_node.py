@@ -124,7 +124,7 @@ class MeshNode:
         return self.settings.mesh
 
     async def open(self) -> None:
-        """Open everything; on a failure close what was opened and raise."""
+        """Open everything; if a part fails, close the others and raise."""
         try:
             await self._open()
         except BaseException as failure:
@@ -331,7 +331,7 @@ class MeshNode:
         self.fail(failure)
 
     def fail(self, failure: PosthouseError) -> None:
-        """Note that the uplink has ended permanently; the stores stay open."""
+        """Record that the uplink has ended permanently; the stores stay open."""
         log.error("uplink_ended", mesh=self.mesh, code=failure.code, reason=str(failure))
         self.failure = failure
         self._publish("mesh_failed", error=failure.code, reason=str(failure))

@@ -3,7 +3,7 @@
 The relay never delivers a post to its author's host. Once the relay has answered a post with its seq, the daemon puts
 the post into the inboxes of the host's other followers, in seq order with what the relay delivers: a post waits until
 a later delivery arrives, or until none has arrived for QUIET_S. A post is marked in the outbox after it is in the
-inbox, so a crash in between repeats the insert, which the inbox recognises.
+inbox, so a crash in between repeats the insert, which the inbox recognizes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from posthouse.model.event import decode_event
 from posthouse.model.message import read_message
 
 log = structlog.get_logger(__name__)
-QUIET_S = 0.1  # by then, an earlier message that the relay committed with the post has arrived
+QUIET_S = 0.1  # after this time, an earlier message that the relay committed with the post has arrived
 _RETRY_S = 2.0
 _PAGE = 100
 #: a message with its seq at the relay

@@ -1,10 +1,10 @@
-"""Receipts of one mesh: report to senders what this host's agents have read, and store the outcomes of own messages.
+"""Receipts of one mesh: report to senders what agents here have read, and store the outcomes of own messages.
 
-What was handed to an agent's program waits in the inbox's store until the relay has the receipt, so neither a restart
-nor a lost connection forgets one; the client gathers 50 receipts, or those of 5 seconds, under one signature. Between
-agents of one host the receipt goes straight into the outbox row. An agent whose receipts are off sends none. The relay
-forgets a receipt once this host's kernel has it. So after each start the daemon queries the relay about the newest
-messages without an outcome: if it was killed in between, it would never learn theirs.
+A receipt waits in the inbox's store until the relay has it, so neither a restart nor a lost connection loses one. The
+client sends up to 50 receipts, or those of 5 seconds, under one signature. Between agents of one host the receipt goes
+straight into the outbox row. An agent whose receipts are off sends none. The relay forgets a receipt once this host's
+kernel has it. So after each start the daemon queries the relay about the newest messages without an outcome: if it was
+killed in between, it would never learn theirs.
 """
 
 from __future__ import annotations

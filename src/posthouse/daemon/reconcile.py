@@ -1,11 +1,12 @@
 """Reconcile the stores of a mesh with its relay after one side has lost history.
 
-A relay restored from a backup has a new epoch: the outbox sends again what the relay had answered before, and the relay
-recognizes what it still has. An inbox that was rolled back, or replaced because it was damaged, lacks messages that
-this host confirmed: the first connection after a start checks the newest messages of the relay's history, and if the
-inbox lacks a confirmed one it is refilled. Messages that wait in the queue are delivered anyway. An outbox restored
-from a backup gets rows for what this host sent since, so that an id stays used and threads stay whole. A lost
-connection ends the work, and the next one begins it again: everything here may be repeated.
+A relay restored from a backup has a new epoch: the outbox sends again the messages that the relay had answered before,
+and the relay recognizes those that it still has. An inbox that was rolled back, or replaced because it was damaged,
+lacks messages that this host confirmed: the first connection after a start checks the newest messages of the relay's
+history, and if the inbox lacks a confirmed one it is refilled. Messages that wait in the queue are delivered anyway. An
+outbox restored from a backup gets rows for the messages that this host has sent since, so that their ids stay in use
+and threads stay complete. A lost connection ends the work, and the next one begins it again: everything here may be
+repeated.
 """
 
 from __future__ import annotations
@@ -82,13 +83,13 @@ class Reconciler:
         self._uplink = uplink
         self._is_followed = is_followed
         self._open_event = open_event
-        #: messages that the inbox has deleted by age must not come back
+        #: messages that the inbox has deleted because of their age must not come back
         self._refill_ns = keep_days * DAY_S * SECOND_NS - _HOUR_NS
         self._clock = clock
         self._minter = UlidGenerator(clock)
         self._is_due = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
-        #: True if the stores come from a backup and were not compared with the relay yet
+        #: True if the stores come from a backup and have not been compared with the relay yet
         self.is_restored = False
         #: True once outbox and inbox were compared with the relay
         self.is_checked = False
@@ -104,7 +105,7 @@ class Reconciler:
         self._is_due.set()
 
     def interrupt(self) -> None:
-        """Stop what waits for an answer of a connection that was lost; the next connection begins again."""
+        """Cancel requests whose connection was lost; the next connection begins again."""
         if self._work is not None:
             self._work.cancel()
 

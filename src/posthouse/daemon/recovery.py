@@ -55,7 +55,7 @@ def quarantine_inbox(path: Path, clock: Clock) -> Path | None:
 
 
 def damage_of(path: Path, *, counters: bool = False) -> str | None:
-    """Return what is wrong with a store, or None if it is sound or absent; `counters` compares the outbox counters."""
+    """Return the damage of a store, or None if it is sound or absent; `counters` compares the outbox counters."""
     if not path.exists() or path.stat().st_size == 0:
         return None
     try:

@@ -1,8 +1,8 @@
 """Answers requests that no program of this host will answer, so that their senders do not wait until the deadline.
 
-A request to a paused agent is answered `busy`. One that asks for an answer now, to an agent whose program has ended, is
-answered `no_responder`. What a bus endpoint serves is never declined here: the bridge passes on only requests that no
-endpoint took. The id of such an answer comes from the request, so it is sent once.
+It answers a request to a paused agent with `busy`. A request that wants an answer now, to an agent whose program has
+ended, gets `no_responder`. It never declines a request that a bus endpoint serves: the bridge passes on only requests
+that no endpoint took. The id of such an answer is derived from the request, so it is sent once.
 """
 
 from __future__ import annotations

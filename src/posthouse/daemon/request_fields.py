@@ -1,7 +1,7 @@
 """Fields of requests that several routes share, with their forms as the OpenAPI document shows them.
 
-The forms describe; they do not validate. What a form excludes is refused by the rule of the model, whose error says
-what is wrong and what to do, where a pattern could only say that it does not match. A test sends requests that fit the
+The forms describe; they do not validate. The rules of the model refuse invalid values, because their errors say what is
+wrong and what to do; a pattern could only say that the value does not match. A test sends requests that fit the
 document, and others, so a form that promises too much or too little is found.
 """
 

@@ -61,7 +61,7 @@ _FOREVER_DAYS = -1
 class Retained(NamedTuple):
     """How long the relay remembers message ids."""
 
-    #: None: for ever
+    #: None: forever
     days: int | None
 
 

@@ -70,7 +70,7 @@ class MessageFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     via: Via | None = None
     #: the sender waits for an answer until valid_until: now, or queue if no responder need be connected
     request: RequestMode | None = None
-    #: what the message says about the request that reply_to_id names
+    #: the kind of answer to the request that reply_to_id names
     answer: AnswerState | None = None
 
 
@@ -133,7 +133,7 @@ class Sending:
         agent: str = DEFAULT_INBOX,
         traceparent: str | None = None,
     ) -> SendResult:
-        """Accept a message of an agent; `header_id` is the Idempotency-Key, `budget` what it inherits from the bus.
+        """Accept a message of an agent; `header_id` is the Idempotency-Key, `budget` is inherited from the bus.
 
         `traceparent` is the span that the agent sends it in; an answer without one continues the trace of its request.
         """
@@ -189,7 +189,7 @@ class Sending:
     ) -> dict[str, Any]:
         """Replace a dead or pending row by a new one with a new id and the same or another message.
 
-        A row that was sent may be at the relay although no answer came: then it is done, and nothing is sent again.
+        The relay may have a row that was sent but not answered: then the row is done, and nothing is sent again.
         """
         self._check_reconciled()
         row = await self._outbox.find(key, agent)
@@ -237,7 +237,7 @@ class Sending:
         return request
 
     async def _recipient(self, to: str, client_message_id: str, agent: str) -> Recipient:
-        """Return the recipient of a message; a repeated request is answered even if its recipient no longer exists."""
+        """Return the recipient of a message; for a repeated request even if the recipient no longer exists."""
         try:
             return await self._resolve(to)
         except Refused:
@@ -332,7 +332,7 @@ class Sending:
     async def _message_budget(
         self, request: Request, reply_to: str | None, given: MeshBudget | None
     ) -> MeshBudget | None:
-        """Return a message's budget: a reply inherits what the original has left, less one hop if it is not a return.
+        """Return a message's budget: a reply inherits the rest of the original's, less one hop if it is not a return.
 
         A budget from the bus was charged there, where it was also decided if the message is a return; it is checked
         where the message arrives.

@@ -36,7 +36,7 @@ TCP_RATE = Rate(per_s=100, burst=1_000)
 
 
 class ClonePolicy(enum.StrEnum):
-    """What a daemon does if its identity was made on another machine."""
+    """The reaction of a daemon to an identity that was made on another machine."""
 
     REFUSE = "refuse"
     WARN = "warn"

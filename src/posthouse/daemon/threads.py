@@ -2,9 +2,9 @@
 
 Also recent traffic: which agents exchanged how many messages, over inbox and outbox.
 
-`reply_to` makes a thread. It is found from any of its messages, over inbox and outbox of one mesh, up to what they
-answer and down to what answers them; nothing is stored for it, so it is correct in whatever order messages arrive. A
-thread shows every message of it that this host has, whichever of its agents wrote or got it.
+`reply_to` makes a thread. It starts at any message of the thread and follows answers in both directions, over inbox and
+outbox of one mesh. Nothing is stored for a thread, so it is correct in whatever order messages arrive. A thread shows
+every message of it that this host has, whichever of its agents wrote or got it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Thread(NamedTuple):
     """The messages of a thread that this host has, oldest first."""
 
     messages: Sequence[ThreadMessage]
-    #: False if it is longer than what is shown, or its first message is not here
+    #: False if the thread has more messages than shown, or its first message is not here
     is_complete: bool
 
     def to_api(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The connection of a daemon to its relay: connect, check features, receive into the inbox, reconnect.
 
 One client at a time. The drain may send once the relay has admitted the node. A message is confirmed only after the
-inbox has it, so after any failure the relay sends it again and the inbox recognises it; a message that cannot be
+inbox has it, so after any failure the relay sends it again and the inbox recognizes it; a message that cannot be
 decrypted is stored with the reason and rejected. `run` raises only failures that end the daemon: another connection of
-the same key took over, the relay has a different key, or it lacks a required feature. It retries after all others.
+the same key took over, the relay has a different key, or it lacks a required feature. It retries after any other.
 """
 
 from __future__ import annotations
@@ -418,7 +418,7 @@ class Uplink:
         self.on_status("connected")
 
     async def _wait_admitted(self, mailbox: Mailbox) -> None:
-        """Let the drain continue once the relay has admitted this node; before, it may refuse for missing rights."""
+        """Let the drain continue once the relay has admitted this node; until then it may refuse for missing rights."""
         try:
             await mailbox.wait_open()
         except PosthouseError:  # the task that reads the mailbox gets it too

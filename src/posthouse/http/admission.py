@@ -1,11 +1,11 @@
 """Which connections a server keeps: strangers make room for newer strangers, members and guests are never displaced.
 
 A connection is a stranger until a request or a login on it has proved the key of a member. Strangers are bounded per
-address and in all. A new connection always gets in: where there is no room, the oldest stranger under the same bound is
+address and in all. A new connection always gets in: if there is no room, the oldest stranger under the same bound is
 closed, so a flood of silent connections stops neither a login nor a health check. Members are bounded per node, per
-address and in all; with no room for another one the login is refused. A guest has proved a key that anyone can make:
-guests have the bound of strangers per address and half of all connections, so they take no room from members. Counting
-only; the server closes what `enter` returns.
+address and in all; if there is no room for another one, the login is refused. A guest has proved a key that anyone can
+make: guests have the bound of strangers per address and half of all connections, so they take no room from members.
+Counting only; the server closes what `enter` returns.
 """
 
 from __future__ import annotations

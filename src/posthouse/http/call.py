@@ -1,8 +1,8 @@
 """A routed request, as its handler sees it: parameters, body, and permission to wait.
 
 Handlers read requests only through their Call, so that sizes, times, media type, strict JSON and unknown fields are
-checked in one place. RequestSlots bounds how many requests run at once; a handler that waits for others gives its
-slot back meanwhile, and a WaitLimit bounds how many may do so. A request whose body is still arriving uses no slot;
+checked in one place. RequestSlots bounds how many requests run at once. A handler that waits for others gives its slot
+back meanwhile; a WaitLimit bounds how many handlers may wait. A request whose body is still arriving uses no slot;
 UnfinishedBodies bounds those per address.
 """
 
@@ -71,7 +71,7 @@ class RequestSlots:
 class UnfinishedBodies:
     """Counts the requests whose body has not arrived completely, per address, and the bytes of strangers in them.
 
-    Such a request uses no slot, so clients that send slowly cannot stop those that send at once.
+    Such a request uses no slot, so slow clients cannot block fast ones.
     """
 
     def __init__(self, max_per_address: int | None, max_stranger_bytes: int | None, full_code: str) -> None:
@@ -237,7 +237,7 @@ def _check_media_type(request: web.BaseRequest) -> None:
 
 
 def _invite_body(request: web.BaseRequest) -> None:
-    """Answer `Expect: 100-continue`; only a handler that reads the body does so."""
+    """Answer `Expect: 100-continue`, only for a handler that reads the body."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(_CONTINUE)
 

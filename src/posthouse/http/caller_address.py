@@ -1,9 +1,9 @@
 """The address that a request counts for: the connection's or, behind a trusted proxy, that of the client it names.
 
-A proxy appends the address of its own client to X-Forwarded-For or Forwarded (RFC 7239), so the last address that no
-trusted proxy has is the nearest one that a client cannot choose freely. Everything before it may be invented. One IPv6
-network of 64 bits counts as one address, because a single host can use all of it. Pure functions; the server decides
-what to count.
+A proxy appends the address of its own client to X-Forwarded-For or Forwarded (RFC 7239), so the last address that does
+not belong to a trusted proxy is the nearest one that a client cannot choose freely. Everything before it may be
+invented. One IPv6 network of 64 bits counts as one address, because a single host can use all of it. Pure functions;
+the server decides what to count.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Dispatcher(Generic[CallT]):
     async def answer(
         self, request: web.BaseRequest, guard: Guard | None, address: str | None = None
     ) -> web.StreamResponse:
-        """Answer one request; `guard` is that of the socket that it came in on, and it counts for `address`."""
+        """Answer one request with the `guard` of the socket on which it arrived; it counts for `address`."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         route = _NO_ROUTE

@@ -46,7 +46,7 @@ class Authority(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a web page comes from; the default port of a scheme is filled in."""
+    """The origin of a web page; the default port of a scheme is filled in."""
 
     scheme: str
     host: str
@@ -75,7 +75,7 @@ def parse_origin(text: str) -> Origin | None:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The names of a server: what a Host header may say, and which origins are the server's own or listed."""
+    """The names of a server: the permitted Host headers, and the origins that are the server's own or listed."""
 
     #: of the listening socket
     scheme: str = "http"
@@ -132,7 +132,7 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class TokenRule:
-    """How a server recognises its token, and the codes for a missing and for a wrong one."""
+    """How a server recognizes its token, and the codes for a missing and for a wrong one."""
 
     is_token: Callable[[str], bool]
     missing_code: str
@@ -154,7 +154,7 @@ class Guard:
     ) -> None:
         """Make a guard; without a token rule the routes authorize, `allows_on_path` adds origins for some paths.
 
-        The paths of `path_tokens` have a token of their own instead.
+        The paths in `path_tokens` have other tokens instead.
         """
         self._site = site
         self._token = token

@@ -1,12 +1,12 @@
 """Unsent bytes of all connections of a server, with one bound on their total; the slowest reader is dropped first.
 
-A transport keeps what the kernel does not take, so peers that do not read decide how much memory the server needs.
-Each connection has an Outlet that counts its unsent bytes and the bytes held until they can be written. Counts only
-grow between two checks, because a transport does not report that it has sent something: the total is never too low,
-and all connections are measured again only when it exceeds the bound. The slowest reader is the one whose oldest
-unsent byte has waited longest, so a peer that takes a byte now and then is no faster than one that takes none.
-A TLS transport does not count what it has encrypted: the transport below it is asked too. A large response is held here
-and written in small parts.
+A transport keeps the bytes that the kernel does not accept, so without a bound, peers that do not read would decide how
+much memory the server needs. Each connection has an Outlet that counts its unsent bytes and the bytes held until they
+can be written. Between two checks counts only grow, because a transport does not report what it has sent. So the total
+is never too low, and all connections are measured again only when it exceeds the bound. The slowest reader is the one
+whose oldest unsent byte has waited longest, so a peer that takes a byte now and then is no faster than one that takes
+none. A TLS transport does not count bytes that it has already encrypted, so the transport below it is asked too. A
+large response is held here and written in small parts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Outlet:
         #: (bytes written so far, when), oldest first, for writes that may be unsent. A list, because an empty deque
         #: takes 0.7 KB of each idle connection.
         self._marks: list[tuple[int, float]] = []
-        #: the account's figure for this connection: at least what is unsent and held
+        #: the account's figure for this connection: at least the unsent and held bytes
         self.counted = 0
 
     @property
@@ -94,7 +94,7 @@ class Outlet:
         self._held += size
         if not self._held:
             self._held_since_s = float("inf")
-        # a connection that ends is not counted any more, and must not be counted below zero
+        # a connection that ends no longer counts, and the total must not fall below zero
         self._account.count(self, 0 if self._transport.is_closing() else self.counted + size)
 
     def measure(self) -> int:

@@ -4,9 +4,9 @@
     error object         {"error": code, "hint": ..., "detail": ..., ...fields}; the daemon and MCP
 
 Handlers return an HttpResponse and never touch aiohttp, except those that stream: they write to the connection
-themselves and return what they wrote to. Errors carry the headers that HTTP requires beside a status
-(WWW-Authenticate, Allow, Retry-After). Encoding an error never fails: fields that are not JSON are shown by their repr,
-text that is not UTF-8 is escaped.
+themselves and return what they wrote to. Errors carry the headers that HTTP requires with a status (WWW-Authenticate,
+Allow, Retry-After). Encoding an error never fails: fields that are not JSON are shown by their repr, text that is not
+UTF-8 is escaped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Request targets and routes: decode a target strictly, find the route that it names.
 
-A target is split into segments before the segments are percent-decoded, and nothing is normalised: a quoted slash
+A target is split into segments before the segments are percent-decoded, and nothing is normalized: a quoted slash
 stays inside its segment, `..` is an ordinary name. Fixed segments win over parameters; a path that exists only under
 another method is method_not_allowed. A Route also declares the types that OpenAPI shows; it does not check them.
 """
@@ -96,7 +96,7 @@ class Route(Generic[CallT]):
     responses: dict[int, Any] = field(default_factory=dict)
     #: media type of a response that is not JSON
     media_type: str = JSON
-    #: True: `#<tag>` parameters may stand beside those of `query`
+    #: True: `#<tag>` parameters are allowed in addition to those of `query`
     has_tag_filters: bool = False
     #: True: the handler may wait for others; it then takes no request slot and has no time limit
     may_wait: bool = False

@@ -39,7 +39,7 @@ _BACKLOG = 1_024
 _SOCKET_MODE = 0o600
 _SOCKET_PATH_MAX_BYTES = 107  # of sockaddr_un
 _GC_THRESHOLD = 50_000  # objects made and not yet freed, some megabytes of them
-_OWN_ADDRESS = AddressRule()  # no proxy: a connection counts for the address that it comes from
+_OWN_ADDRESS = AddressRule()  # no proxy: a connection counts for its own address
 _LOG_EVERY_S = 60.0  # one line for all connections that made room: a flood must not fill the log
 
 

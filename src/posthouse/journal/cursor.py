@@ -2,10 +2,10 @@
 
 seq alone would be ambiguous after a restore: the same number could mean another record. No record is ever skipped
 silently: a cursor of another epoch gets cursor_reset (restart at its own seq if it is below the fork, else at the
-fork, else at the oldest record), one beyond the head too (restart at the head), one below the pruned horizon
-cursor_pruned. The pipeline writes the lake's mark (one file for each epoch) after its commit, so the mark can only lag;
-bus and daemon read it before they prune. A missing or unreadable mark means that nothing is committed. If you change
-that file: keep old files readable, update docs/explain/storage.md. Loads no SQLite.
+fork, else at the oldest record), so does one beyond the head (restart at the head); one below the pruned horizon gets
+cursor_pruned. The pipeline writes the lake's mark (one file per epoch) after its commit, so the mark can lag but never
+run ahead; bus and daemon read it before they prune. A missing or unreadable mark means that nothing is committed. If
+you change that file: keep old files readable, update docs/explain/storage.md. Loads no SQLite.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def resolve_cursor(extent: Extent, cursor: str | None) -> int:
     if position.epoch != extent.epoch:
         restart = extent.cursor(_shared_seq(extent, position))
         raise error("cursor_reset", fork_seq=extent.fork_seq, cursor=str(restart))
-    if position.seq > extent.head:  # an older file of this epoch was put back: records up to the cursor are lost
+    if position.seq > extent.head:  # somebody put an older file of this epoch back: records up to the cursor are lost
         raise error("cursor_reset", fork_seq=extent.head, cursor=str(extent.cursor(extent.head)))
     if position.seq < extent.pruned_through:
         restart = extent.cursor(extent.pruned_through)
@@ -90,7 +90,7 @@ _S3 = "s3://"
 
 
 def lake_directory(location: str) -> Path:
-    """Return the directory on this host for the marks of a lake: its own, or one of the home for a lake in S3."""
+    """Return the directory of a lake's marks on this host: the lake's own, or for a lake in S3 one in the home."""
     if not location.startswith(_S3):
         return Path(location).expanduser()
     return home_directory() / "lakes" / hashlib.sha256(location.rstrip("/").encode()).hexdigest()[:16]

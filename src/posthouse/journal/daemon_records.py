@@ -29,7 +29,7 @@ _ROW = "the outbox row's id"
 _CLIENT_ID = {"client_message_id": "the caller's id of the message, always"}
 _ACCEPTED_AT_RELAY = {"message_id": "the event id at the relay, always", "history_id": "its seq at the relay, always"}
 _RESERVATION = {"agent": "the agent that holds it, empty for a person, always", "paths": "number of paths, always"}
-_PAUSE = {"until_ns": "wall time of its end, always", "set_by": "the agent itself, person or hook; always"}
+_PAUSE = {"until_ns": "wall time at which the pause ends, always", "set_by": "the agent itself, person or hook; always"}
 # Ids, sizes and states, never bodies.
 DAEMON = (
     RecordType(
@@ -84,10 +84,14 @@ DAEMON = (
             "conflicts_with": "the inbox row of a different message of this sender with the same client_message_id",
         },
     ),
-    RecordType("inbox.seen", "the id of the last row", {"ids": "the inbox rows, always", "agent": "whose inbox"}),
+    RecordType(
+        "inbox.seen",
+        "the id of the last row",
+        {"ids": "the inbox rows, always", "agent": "the agent whose inbox it is"},
+    ),
     RecordType("inbox.announced", "the agent to which mail was announced", {"count": "number of messages, always"}),
     RecordType(
-        "inbox.reopened", "the agent's name", {"count": "number of rows that its successor reads again, always"}
+        "inbox.reopened", "the agent's name", {"count": "number of rows that become unread for its successor, always"}
     ),
     RecordType("inbox.deleted", "the id of the last row", {"count": "number of rows above the retention, always"}),
     RecordType("agent.added", "the agent's name", {"program": "the program that uses it"}),

@@ -3,7 +3,7 @@
 An erased record keeps every column; only the body fields that its type declares as content are emptied. In the same
 transaction `content.erased` names the records with the digests that they had, so that a Merkle leaf over them can
 still be computed. Freed bytes are overwritten and the WAL is emptied, so the text is not left in the file. Only the
-bus has content in its journal; the events of a relay are in a table of their own.
+journal of a bus has content; a relay keeps its events in a separate table.
 """
 
 from __future__ import annotations

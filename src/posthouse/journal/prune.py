@@ -1,7 +1,7 @@
 """Pruning: delete a prefix of the journal, after a snapshot of the state that replay needs from it.
 
-The snapshot record comes after the prefix that it replaces; rows that are still needed are in their own tables. A
-cursor below the horizon gets cursor_pruned.
+The snapshot record follows the prefix that it replaces; rows that are still needed are in other tables. A cursor below
+the horizon gets cursor_pruned.
 """
 
 from __future__ import annotations

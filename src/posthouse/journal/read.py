@@ -50,7 +50,7 @@ class JournalState(NamedTuple):
 
 
 def read_state(db: apsw.Connection) -> JournalState:
-    """Return the state of the journal; that of an empty one if the row is missing."""
+    """Return the state of the journal; if the row is missing, the state of an empty journal."""
     return JournalState(*(db.execute(SQL.state).fetchone() or ()))
 
 

@@ -38,7 +38,7 @@ _STORE = (
             "seqs": "the erased rows in ascending order, at most ERASED_PER_RECORD, always",
             "ids": "for each seq, the event id or the message id, always",
             "digests": "for each seq, hex of the BLAKE3 digest of the event as it was served, or of the record's "
-            "canonical line; null if the store had no content any more; always",
+            "canonical line; null if the store no longer had the content; always",
             "reason": "deleted (by the author), admin or erased, and after a colon words of the operator; always",
         },
     ),
@@ -166,7 +166,7 @@ _DELIVERIES = (
             "states": "for each id, the state of its delivery, always",
             "senders": "for each id, the node id of its sender and, after a slash, the sender's agent",
             "agents": "for each id, the agent of the reader that it is for; empty for the default inbox",
-            "recipient": "the node id of the reader before; always",
+            "recipient": "the node id of the former reader, always",
         },
     ),
     RecordType(
@@ -231,7 +231,7 @@ _LOCKS = (
     ),
 )
 _ACCESS = {"read": "allow or deny", "write": "allow or deny", "lock": "allow or deny"}
-_FENCE_RULE = {"kind": "of the events, always", "d_prefix": "how their d tag begins, always"}
+_FENCE_RULE = {"kind": "the kind of the events, always", "d_prefix": "the beginning of their d tag, always"}
 # actor is the node that made the change.
 _MESHES = (
     RecordType("mesh.created", "the mesh", {"open": "true if every authenticated key is a member, always"}),
@@ -261,13 +261,17 @@ _MESHES = (
         "mesh.invite_revoked",
         "the id of the invite",
         {
-            "reason": "revoked, or why its creator may not invite any more: creator_left, creator_demoted, "
+            "reason": "revoked, or why its creator may no longer invite: creator_left, creator_demoted, "
             "creator_revoked; always"
         },
     ),
     RecordType("mesh.access_set", "the node id, or * for all", _ACCESS),
     RecordType("mesh.access_removed", "the node id, or * for all"),
-    RecordType("mesh.fence_rule_set", "the mesh", _FENCE_RULE | {"resource": "whose fence is needed, always"}),
+    RecordType(
+        "mesh.fence_rule_set",
+        "the mesh",
+        _FENCE_RULE | {"resource": "the resource whose fence the events need, always"},
+    ),
     RecordType("mesh.fence_rule_removed", "the mesh", _FENCE_RULE),
     RecordType(
         "member.joined",
@@ -278,17 +282,17 @@ _MESHES = (
     RecordType("member.left", "the node id"),
     RecordType(
         "member.rotated",
-        "the node id; all that it has in the mesh belongs to its successor now",
+        "the node id; everything that it had in the mesh now belongs to its successor",
         {"successor": "the node id of the successor, always"},
     ),
     RecordType(
         "member.held",
         "the node id of a member's new key; it has no right in the mesh until an admin approves it",
-        {"former": "the last key of the member that needed no approval, or had it; always"},
+        {"former": "the last key of the member that was approved or needed no approval, always"},
     ),
     RecordType("member.approved", "the node id of the new key; it has the rights of its member from now on"),
     RecordType("member.refused", "the node id of the new key; records of its access and its removal follow"),
-    RecordType("member.revoked", "the node id; it has no right in the mesh any more"),
+    RecordType("member.revoked", "the node id; it no longer has any rights in the mesh"),
     # of no mesh; after the records of the meshes that it changes
     RecordType(
         "key.retired",
@@ -296,8 +300,8 @@ _MESHES = (
         {
             "reason": "rotated, recovered, replaced or revoked; always",
             "successor": "the node id that takes its place",
-            "suspect_from_ns": "what the key signed from then on is marked",
-            "suspect_after_seq": "what the relay accepted from the key after this seq is marked",
+            "suspect_from_ns": "events that the key signed from then on are marked",
+            "suspect_after_seq": "events that the relay accepted from the key after this seq are marked",
         },
     ),
     RecordType("member.subscribed", "the node id", {"pattern": "the pattern of topics, always"}),

@@ -1,4 +1,4 @@
-"""Replace a store with a backup, continue from a file that was put in its place by hand, rewrite a store or shrink it.
+"""Replace a store with a backup, continue from a file that a person put in its place, rewrite a store, or shrink it.
 
 The restored store continues the backup's journal under a new epoch, so that its new records cannot be mistaken for
 the lost ones. A restore is refused while any process has the store open. The backup is first copied, verified and
@@ -39,7 +39,7 @@ def _no_adjustment(_db: apsw.Connection) -> None:
 def replacement(target: Path) -> Iterator[Path]:
     """Yield the name of a new file, which replaces the store at `target` when the block ends without an error.
 
-    The caller holds the store's lock exclusively, and leaves one file: no write-ahead log.
+    The caller holds the store's lock exclusively, and leaves a single file without a write-ahead log.
     """
     _remove_leftovers(target)
     fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.restored")
@@ -80,8 +80,8 @@ def rebuild_store(
 ) -> None:
     """Rewrite the store at `target` table by table, with new indexes; `fill` writes the derived tables.
 
-    Neither indexes nor derived tables of the old file are read, so damage in them is gone afterwards. Damage in
-    another table raises store_damaged and changes nothing.
+    It reads neither indexes nor derived tables of the old file, so damage in them disappears. Damage in another table
+    raises store_damaged and changes nothing.
     """
     target = safe_path(target)
     store_lock = StoreLock(target, exclusive=True)

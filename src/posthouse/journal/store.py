@@ -2,8 +2,8 @@
 
 Bus, relay and daemon open their databases through this module. A `Store` has FULL durability and is written by the
 group-commit writer; a `DirectStore` gives the bus short NORMAL transactions on the calling thread. Closing releases
-threads, connections and the store lock. When a disk fails, under whichever thread, all writing ends and `on_fatal` is
-called once, on the thread that found it: it must neither block nor close the store.
+threads, connections and the store lock. When a disk fails, all writing ends, and the thread that notices it calls
+`on_fatal` once; the callback must neither block nor close the store.
 """
 
 from __future__ import annotations

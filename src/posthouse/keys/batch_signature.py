@@ -40,7 +40,7 @@ class BatchSignature(msgspec.Struct, frozen=True, gc=False):
     path: bytes
 
     def signed_bytes(self, event_id: bytes) -> bytes:
-        """Return what the Ed25519 signature covers if this event is where the path says."""
+        """Return the bytes that the Ed25519 signature covers if this event is at the place that the path gives."""
         return signed_bytes(self.size, root_of_path(_leaf(event_id), self.index, self.size, self.path))
 
 

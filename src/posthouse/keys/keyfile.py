@@ -5,7 +5,7 @@
 Invariant: a key file appears complete or not at all; a file that other users can access, that belongs to another user
 or is a symbolic link is refused. A path may also name an OpenSSH private key. Only a rotation replaces a key file, in
 steps that each leave a working key: `key.next.json` holds the successor until the relay has accepted it, then the old
-key is copied to `key.<16 digits>.json`, and the successor takes its place. Former keys beside a key file are loaded
+key is copied to `key.<16 digits>.json`, and the successor takes its place. Former keys next to a key file are loaded
 with it, because mail may be sealed for them. If you change the format: give it a new name, keep reading the old one,
 add a test with a file of each.
 """
@@ -39,7 +39,7 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load(path: str | os.PathLike[str], passphrase: str | bytes | None = None) -> NodeKey:
-    """Return the key in a posthouse key file or an OpenSSH private key file, with the former keys beside it."""
+    """Return the key in a posthouse key file or an OpenSSH private key file, with the former keys next to it."""
     return _load(Path(path), passphrase, load_former(path))
 
 
@@ -92,7 +92,7 @@ def former_path(path: str | os.PathLike[str], node: str) -> Path:
 
 
 def load_former(path: str | os.PathLike[str]) -> list[NodeKey]:
-    """Return the former keys beside a key file, the latest first."""
+    """Return the former keys next to a key file, the latest first."""
     target = Path(path)
     found = [each for each in target.parent.glob(f"{glob.escape(target.stem)}.*.json") if _is_former(each, target)]
     return [_load(each) for each in sorted(found, key=lambda each: each.stat().st_mtime_ns, reverse=True)]
@@ -112,7 +112,7 @@ def prepare_next(path: str | os.PathLike[str]) -> NodeKey:
 
 
 def promote_next(path: str | os.PathLike[str]) -> NodeKey:
-    """Replace the key at `path` with its successor and keep the old key beside it; return the successor.
+    """Replace the key at `path` with its successor and keep the old key next to it; return the successor.
 
     A crash between two steps leaves the old key in place, and the next call finishes.
     """

@@ -1,9 +1,9 @@
 """`posthouse mcp`: a pipe from an agent's program, on stdin and stdout, to the daemon, on its Unix socket.
 
-The daemon speaks MCP; the pipe only carries lines, so it is small and starts in milliseconds: it imports nothing but
-the standard library. It outlives the daemon: while none runs the pipe answers itself, with the list of tools and a
-clear error for every call, and it continues as soon as there is a daemon. A request that a lost daemon has not answered
-is sent again to the next one; its id within this session makes that safe (`posthouse.mcp.tool`).
+The daemon speaks MCP; the pipe only carries lines. It imports only the standard library, so it is small and starts in
+milliseconds. It outlives the daemon: while none runs the pipe answers itself, with the list of tools and a clear error
+for every call, and it continues as soon as there is a daemon. A request that a lost daemon has not answered is sent
+again to the next one; its id within this session makes that safe (`posthouse.mcp.tool`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_options(words: Sequence[str]) -> dict[str, str] | None:
 
 
 def directories(given: str | None, mesh: str | None) -> list[str]:
-    """Return where the daemon may be: in the given directory, else in that of the home."""
+    """Return the directory in which the daemon may be: the given one, else that of the home."""
     if given is not None:
         return [os.path.abspath(os.path.expanduser(given))]  # noqa: PTH100, PTH111
     home = os.path.expanduser(os.environ.get("POSTHOUSE_HOME") or "~/.posthouse")  # noqa: PTH111
@@ -198,7 +198,7 @@ class Pipe:
     # the connection
 
     def _reach_daemon(self) -> None:
-        """Connect and send what waits; without a daemon, answer in its place."""
+        """Connect and send the waiting requests; without a daemon, answer in its place."""
         try:
             self._daemon = self._connect()
         except (OSError, ValueError) as failure:

@@ -1,9 +1,9 @@
 """The Model Context Protocol on the wire: messages, versions, and the results that need no tool. Pure.
 
-Two generations of clients are served side by side, and each request says to which it belongs. Up to 2025-11-25 a
+Two generations of clients are served side by side; each request shows to which one it belongs. Up to 2025-11-25 a
 client begins with `initialize`. Since 2026-07-28 there is no handshake: every request names version, program and
-capabilities in its `_meta`, and every result says that it is complete. The daemon and the pipe of `posthouse mcp`
-share this module, and the pipe has to start in milliseconds: it imports nothing but the standard library.
+capabilities in its `_meta`, and every result says that it is complete. The daemon and the pipe of `posthouse mcp` share
+this module. It imports only the standard library, because the pipe has to start in milliseconds.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class McpSession:
             task.cancel()
 
     async def introduce(self) -> None:
-        """Register the agent, so that it can get mail; the first call reports what is wrong with its name."""
+        """Register the agent, so that it can get mail; the first call reports a problem with its name."""
         try:
             await self.agent()
         except PosthouseError as failure:

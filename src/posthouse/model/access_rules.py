@@ -1,6 +1,6 @@
 """Access rules of the bus: which sender may write to which endpoint.
 
-Rules are ordered by priority, highest first; at equal priority deny comes before allow, then file order. The first
+Rules are ordered by priority, highest first; at equal priority deny precedes allow, then file order decides. The first
 rule whose patterns match sender and endpoint decides; without one the write is allowed. A rule file with one invalid
 entry is refused as a whole: an ignored deny rule would allow access. The bus reads and watches the file.
 """

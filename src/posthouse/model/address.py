@@ -1,7 +1,7 @@
 """Addresses of agents: `claude@laptop` is the agent `claude` on the host `laptop`, a member of the mesh.
 
 An agent is a name on a host; the host has the key and signs for all its agents. The empty agent name means the
-default inbox of the host, which a person reads. Nothing is normalised: `Claude` is refused, not lowered. This module
+default inbox of the host, which a person reads. Nothing is normalized: `Claude` is refused, not lowered. This module
 knows names only; the roster knows which hosts and agents exist.
 """
 
@@ -74,7 +74,7 @@ def near_misses(text: str, known: Iterable[str]) -> list[str]:
 
 
 def numbered_names(name: str) -> Iterator[str]:
-    """Yield `claude`, `claude-2`, `claude-3`, ...: the names that programs of one kind try in turn."""
+    """Yield `claude`, `claude-2`, `claude-3`, ...: the names that programs of one kind try, in this order."""
     yield name
     for number in range(2, AGENTS_MAX + 2):
         suffix = f"-{number}"

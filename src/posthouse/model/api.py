@@ -1,8 +1,7 @@
-"""Bodies of the relay's HTTP API that relay and client share; those of locks and messages have modules of their own.
+"""Bodies of the relay's HTTP API that relay and client share, except those in lock_api and message_api.
 
-See lock_api and message_api. One struct per body; both sides encode and decode it. Times are nanoseconds since 1970
-unless the name says otherwise. If you change a field: 1. docs/protocol.md, 2. docs/openapi.json, 3. a test of relay and
-client each.
+One struct per body; both sides encode and decode it. Times are nanoseconds since 1970 unless the name says otherwise.
+If you change a field: 1. docs/protocol.md, 2. docs/openapi.json, 3. a test of relay and client each.
 """
 
 from __future__ import annotations
@@ -209,7 +208,7 @@ _Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class ArchivedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A range of the journal that the archive holds, with the BLAKE3 digests of what was read back from it.
+    """A range of the journal that the archive holds, with the BLAKE3 digests of the rows read back from it.
 
     `digest` is over the records' canonical lines, `contents` over the events without an expiration: version 1 as they
     are served, a line each, version 2 their BLAKE3 digests, those of erased events included. Without `contents` only
@@ -287,7 +286,7 @@ class ClusterState(msgspec.Struct, frozen=True):
 
     #: of the relay that answers; None: it is alone on its store
     relay_id: str | None
-    #: relay that leads; None: there is none now
+    #: relay that leads; None if there is no leader now
     leader: str | None
     term: int | None
     relays: list[ClusterRelay]

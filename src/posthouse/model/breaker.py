@@ -4,8 +4,8 @@
     OPEN ── cooldown over, next publish ──> HALF_OPEN, which allows half_open_probe_count probes at a time
     HALF_OPEN ── a failure ──> OPEN;  success_to_close successes ──> CLOSED
 
-Times are boot times under a boot id; a state of another boot counts as CLOSED. A probe whose process died never
-reports: after another cooldown its slot is free again. The caller stores the state.
+Times are boot times under a boot id; a state of another boot counts as CLOSED. A probe whose process has died never
+reports, so its slot is free again after another cooldown. The caller stores the state.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 A publish costs one hop and one call and appends the endpoint to the chain; a message that a handler publishes inherits
 the budget of the message it handles. Budgets only shrink. A return (an answer to a message that is not itself a return)
-costs nothing and is never refused here; what a return causes is charged, so a line has at most 2 x max_hops messages.
-The chain does not travel across the mesh (tag ["budget", JSON], snake_case). The texts of refusals are a contract.
+costs nothing and is never refused here. Messages that a return causes are charged, so a line has at most 2 x max_hops
+messages. The chain does not travel across the mesh (tag ["budget", JSON], snake_case). The texts of refusals are a
+contract.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def find_answered(destination: str, causes: Iterable[Cause]) -> Cause | None:
 
 
 def _is_marked(destination: str, cause: Cause) -> bool:
-    """Return True for a reply to a request whose last token says what it is, such as partial."""
+    """Return True for a reply to a request whose last token gives its kind, such as partial."""
     reply_to = cause.reply_to
     return reply_to is not None and takes_answers(reply_to) and destination.rpartition(".")[0] == reply_to
 

@@ -120,7 +120,7 @@ class FakeClock:
 
 
 class SteadyTime:
-    """Tells whether the wall clock has run evenly for a while: what is deleted by its age must not trust a step."""
+    """Reports whether the wall clock has run evenly for a while: right after a step no age may be trusted."""
 
     def __init__(self, clock: Clock, for_s: float = STEADY_S) -> None:
         self._clock = clock

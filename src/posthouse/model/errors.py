@@ -129,7 +129,7 @@ def error(code: str, *, hint: str | None = None, **fields: Any) -> PosthouseErro
     return _CLASSES[spec.severity](spec, fields, hint)
 
 
-#: The fixed members of a problem; the fields of the error stand beside them.
+#: The fixed members of a problem; the fields of the error are added to them.
 PROBLEM_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "hint", "instance"})
 
 

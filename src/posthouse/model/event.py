@@ -4,11 +4,11 @@ The kind decides how an event is stored: normal events are all stored; of replac
 per key counts; ephemeral ones are only forwarded. Numbers outside the four ranges are refused.
 
 The canonical bytes are the UTF-8 of the JSON array ["posthouse-event-v1", pubkey, created_at_ns, kind, tags,
-content] without spaces, as msgspec writes it. A change would void every signature ever made: introduce a new version
-name instead. An Event in memory has the right types but proves nothing: `check_structure` checks everything that
-needs no key, store or clock; posthouse.keys verifies the signature. The two time rules are separate because a retry
-of an accepted event gets its answer even after the event has expired. Reading JSON is strict: two readers must never
-see two different events in one text. A coordinate `kind:pubkey:d` addresses the latest replaceable or addressable
+content] without spaces, as msgspec writes it. A change would invalidate every existing signature: introduce a new
+version name instead. An Event in memory has the right types but proves nothing: `check_structure` checks everything
+that needs no key, store or clock; posthouse.keys verifies the signature. The two time rules are separate because a
+retry of an accepted event gets its answer even after the event has expired. Reading JSON is strict: two readers must
+never see two different events in one text. A coordinate `kind:pubkey:d` addresses the latest replaceable or addressable
 event.
 """
 
@@ -74,7 +74,7 @@ def kind_class(kind: int) -> KindClass:
 
 
 def is_replacing(kind: int) -> bool:
-    """Return True if the latest event of a kind replaces the others of its key."""
+    """Return True if the latest event of a kind replaces the earlier ones of its key."""
     return 10_000 <= kind <= 19_999 or 30_000 <= kind <= 39_999
 
 

@@ -1,8 +1,8 @@
 """Fence rules of a mesh: events of a kind whose d begins with a prefix need the fence of a resource.
 
-The resource may contain {d}, which stands for the d tag of the event. Of several rules that fit an event the one with
-the longest prefix decides, because an event has only one fence. A rule says which fence an event must name; whether
-the token is valid is decided when the event is committed.
+The resource may contain {d}, which is replaced by the d tag of the event. Of several rules that fit an event the one
+with the longest prefix decides, because an event has only one fence. A rule says which fence an event must name;
+whether the token is valid is decided when the event is committed.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class LeaseRequest(msgspec.Struct, frozen=True):
 
     @property
     def parameters(self) -> str:
-        """What a retry must repeat besides the first resource and the lease; empty for a plain exclusive lock."""
+        """What a retry must repeat, besides the first resource and the lease; empty for a plain exclusive lock."""
         first = self.claims[0]
         if len(self.claims) == 1 and not first.is_tree and not first.is_shared:
             return ""

@@ -1,4 +1,4 @@
-"""The leases of one mesh in memory, as a store keeps them: what a replay of the journal builds.
+"""The leases of one mesh in memory, as a store keeps them; a replay of the journal builds this table.
 
 A name has a row for each lease that was not released; once the last one has ended, its row stays as released, so a
 free name still shows its last holder and token. The replay of `relay check` and of the audit must keep rows exactly
@@ -60,7 +60,7 @@ class LeaseTable:
         self.put(row)
 
     def end(self, resource: str, owner: str, session: str = "") -> LockRow | None:
-        """Release a lease; its row stays only if no other lease of the name is left. Return the row, or None."""
+        """Release a lease; its row stays only if the name has no other lease. Return the row, or None."""
         row = self.find(resource, owner, session)
         if row is None:
             return None

@@ -1,7 +1,7 @@
 """Answers about locks, over HTTP and on the stream: the relay encodes them, the client decodes them.
 
 Fields that a plain exclusive lock of one session does not need are absent while they have their default, so a client
-that knows nothing of sessions, trees and modes reads what it always read. If you change a field: 1. docs/protocol.md,
+that does not know sessions, trees and modes reads the same as before. If you change a field: 1. docs/protocol.md,
 2. docs/openapi.json and docs/asyncapi.json, 3. a test of relay and client each.
 """
 
@@ -62,7 +62,7 @@ class LocksBroken(msgspec.Struct, frozen=True):
 
 
 class LockStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who holds a lock, and for how much longer; a free one shows its last token, one never locked 0.
+    """The holders of a lock and their remaining time; a free lock shows its last token, one that was never locked 0.
 
     The token is for the holder's node and for admins; other nodes see 0.
     """

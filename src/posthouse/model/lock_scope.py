@@ -1,10 +1,10 @@
-"""What a lock covers, and which locks exclude each other: pure rules over names, modes and holders.
+"""The names that a lock covers, and which locks exclude each other: pure rules over names, modes and holders.
 
 A plain lock covers its own name. A tree also covers every name below it: `a` covers `a/b` and `a/b/c`, not `ab`.
 Names are compared as bytes and split at `/`; a tree has at most 32 levels, so a name has at most 32 trees above it.
 A holder is a session of a node. Two claims conflict if they overlap, their holders differ and not both are shared.
 A waiting request keeps its place before every later one that it conflicts with, and before every later one of its own
-session that it overlaps. These rules do not know which of two requests came first.
+session that it overlaps. These rules do not know which of two requests is earlier.
 """
 
 from __future__ import annotations

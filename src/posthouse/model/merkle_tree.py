@@ -1,8 +1,8 @@
 """The hash tree of RFC 6962 over BLAKE3: its root, and the path that proves one leaf.
 
 An inner node is the hash of the byte 1, its left and its right child; a node without a sibling moves up unchanged.
-Leaves are 32 bytes and their callers say what they hash. The lake's commits and batch signatures use this tree, so a
-change voids their roots: docs/protocol.md and its vectors describe both.
+Leaves are 32 bytes; callers decide what they hash. The lake's commits and batch signatures use this tree, so a change
+voids their roots: docs/protocol.md and its vectors describe both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Limits of a mesh: what it may store and for how long, how fast it may write, and what happens when it is full.
+"""Limits of a mesh: how much it may store and for how long, how fast it may write, and what happens when it is full.
 
 A mesh has two sets of limits: its own, which its admins set, and those that the relay's admins allow; for each limit
 the stricter one is in force. None means no limit. Everything here is pure; the relay counts and compares.
@@ -28,7 +28,7 @@ AnyKind = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": KIND_M
 
 
 class OnFull(enum.StrEnum):
-    """What happens to a new event in a full mesh."""
+    """The treatment of a new event in a full mesh."""
 
     #: it is refused with mesh_full
     REFUSE = "refuse"
@@ -71,7 +71,7 @@ class MeshLimits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         return bool(self.max_age) or self.versions is not None
 
     def max_age_ns(self, kind: int) -> int | None:
-        """Return how long events of a kind are kept, None: for ever."""
+        """Return how long events of a kind are kept, None: forever."""
         ages = [each.max_age_s for each in self.max_age if each.first_kind <= kind <= each.last_kind]
         return min(ages) * SECOND_NS if ages else None
 

@@ -1,8 +1,8 @@
 """Requests and answers of mirrors: which events of a mesh, the events, and messages that compare two relays.
 
-A mirror selects events by what a relay keeps of an event even after its content is gone: author, kind and creation
-time. A condition on tags is refused, because two relays could disagree about an event that one of them has swept.
-If you change a struct: 1. docs/protocol.md, 2. docs/openapi.json.
+A mirror selects events by author, kind and creation time, which a relay keeps even after the content is gone. A
+condition on tags is refused, because two relays could disagree about an event that one of them has swept. If you change
+a struct: 1. docs/protocol.md, 2. docs/openapi.json.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Names of participants: node ids, meshes and members with their roles, and which names could be mistaken for others.
 
 A node id is `ed25519:` and 64 lower-case hexadecimal digits. This module checks only the form; posthouse.keys checks
-that the digits are a valid public key. Nothing is normalised: other spellings are refused.
+that the digits are a valid public key. Nothing is normalized: other spellings are refused.
 """
 
 from __future__ import annotations

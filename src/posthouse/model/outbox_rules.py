@@ -27,7 +27,7 @@ class OutboxStatus(enum.StrEnum):
 
 
 class MessageState(enum.StrEnum):
-    """How far a message has come, as its sender sees it."""
+    """The progress of a message, as its sender sees it."""
 
     QUEUED = "queued"
     #: the relay has it
@@ -52,7 +52,7 @@ def known_state(
     rejected_at_ns: int | None,
     not_queued: str | None,
 ) -> MessageState:
-    """Return how far a message has come, from what its outbox row says."""
+    """Return the progress of a message, from its outbox row."""
     if status in (OutboxStatus.DEAD, OutboxStatus.ABORTED):
         return MessageState(status)
     if rejected_at_ns is not None:
@@ -66,7 +66,7 @@ def known_state(
     return MessageState.SENT if status == OutboxStatus.DONE else MessageState.QUEUED
 
 
-#: states of a delivery at the relay that say more than what the sender's host knows
+#: states of a delivery at the relay that say more than the sender's host knows
 _AT_RELAY = {
     "rejected": MessageState.REJECTED,
     "dead": MessageState.DEAD,
@@ -76,7 +76,7 @@ _AT_RELAY = {
 
 
 def shown_state(known: MessageState, delivery: str | None, receipt: str | None, *, is_answered: bool) -> MessageState:
-    """Return the state of a direct message from what its host knows and what the relay says of its delivery."""
+    """Return the state of a direct message, from its states on the sender's host and at the relay."""
     if is_answered:
         return MessageState.ANSWERED
     if receipt is not None and known in (MessageState.SENT, MessageState.CONFIRMED):

@@ -1,4 +1,4 @@
-"""The agents in the profile (kind 10002) of a host: what other members may know before they write to one.
+"""The agents in the profile (kind 10002) of a host, as other members see them before they write to one.
 
 A profile is a JSON object. Without the member `agents` the host takes mail for itself only. A relay refuses a profile
 whose list breaks the bounds here, so readers need not bound it. Unknown members of an entry are ignored: later
@@ -42,7 +42,7 @@ class AgentProfile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AgentListing(NamedTuple):
-    """What a host's profile says about its agents."""
+    """The list of agents in a host's profile."""
 
     #: None if it has no list
     agents: tuple[AgentProfile, ...] | None

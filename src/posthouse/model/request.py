@@ -58,7 +58,7 @@ class RequestMark(NamedTuple):
 
 
 def read_request(meta: Any) -> RequestMark | None:
-    """Return what marks a meta value as that of a request, None for any other message."""
+    """Return the mark of a request in a meta value, None for any other message."""
     deadline_ns = read_freshness(meta).valid_until_ns
     mode = meta.get(REQUEST) if isinstance(meta, dict) else None
     if deadline_ns is None or mode not in tuple(RequestMode):
@@ -67,7 +67,7 @@ def read_request(meta: Any) -> RequestMark | None:
 
 
 def read_answer_state(meta: Any) -> AnswerState:
-    """Return what a reply with this meta says about its request; a plain reply is the final answer."""
+    """Return the kind of answer that a reply with this meta gives; a plain reply is the final answer."""
     state = meta.get(ANSWER) if isinstance(meta, dict) else None
     return AnswerState(state) if state in tuple(AnswerState) else AnswerState.FINAL
 

@@ -57,7 +57,7 @@ def proof_bytes(node: str, successor: str) -> bytes:
 
 
 def resigned_bytes(node: str, successor: str, content: str) -> bytes:
-    """Return what a key signs so that its successor may sign a message that it has sealed."""
+    """Return the bytes that a key signs so that its successor may sign a message that it has sealed."""
     digest = hashlib.sha256(content.encode()).hexdigest()
     return msgspec.json.encode((RESIGNED_VERSION, node, successor, digest))
 
@@ -129,7 +129,7 @@ class KeyChange(msgspec.Struct, frozen=True):
     #: the key itself, its recovery key, or the admin of the relay that ended it
     actor: str
     at_ns: int
-    #: what it signed from then on is marked; None: nothing
+    #: events that it signed from then on are marked; None: none are
     suspect_from_ns: int | None
     #: the signed rotation; None: an admin ended the key, so only the relay says so
     event: Event | None

@@ -1,4 +1,4 @@
-"""Where the value of a setting comes from: flag, then environment, then file, then default.
+"""The sources of a setting's value, the first of which counts: flag, environment, file, default.
 
 Each value carries its source. An invalid value is refused in every source, even if a stronger source overrides it, so
 a mistake shows when it is made. The environment of a Pinch relay (PINCH_RELAY_PORT and others) is read too: weaker

@@ -212,7 +212,7 @@ def _text_fault(text: str) -> str | None:
     return None
 
 
-_EXACT_MAX = 2**53  # up to here every integer has a floating point number of its own
+_EXACT_MAX = 2**53  # up to here every integer has its own floating point number
 DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
 # Neither matches inside a JSON string, where every quote has a backslash before it.
 _NUMBER = re.compile(rb'(_ns":)(-?[0-9]+)(?=[,}])')
@@ -253,7 +253,7 @@ def _with_numbers(value: Any, is_signed: bool = False) -> Any:
 
 
 def ns_number(value: Any) -> Any:
-    """Return the number that decimal text stands for; any other value as it is."""
+    """Return the number in decimal text; any other value as it is."""
     return int(value) if isinstance(value, str) and DECIMAL.fullmatch(value) else value
 
 

@@ -66,7 +66,7 @@ class Preset(enum.StrEnum):
 
 
 class Outcome(enum.Enum):
-    """What becomes of an event after one attempt to send it."""
+    """The consequence of one attempt to send an event."""
 
     SENT = "sent"
     #: the webhook waits, then sends the same event again
@@ -78,7 +78,7 @@ class Outcome(enum.Enum):
 
 
 def outcome_of(status: int) -> Outcome:
-    """Return what an HTTP status means; a redirect is not followed and counts as a refusal."""
+    """Return the meaning of an HTTP status; a redirect is not followed and counts as a refusal."""
     if 200 <= status < 300:
         return Outcome.SENT
     if status == _GONE:

@@ -101,7 +101,7 @@ class ExportedMessage:
 
 
 def positions_of(lake: Lake) -> Positions:
-    """Return how far each epoch counts now: to the end of what the lake has, or to the fork of a restore."""
+    """Return the last seq of each epoch that counts now: the last one in the lake, or the fork of a restore."""
     epochs = lake.epochs()
     live = live_through(epochs)
     tables = [(lake.delta(name), feed.name) for name, feed in COPIES.items()]
@@ -116,7 +116,7 @@ def positions_of(lake: Lake) -> Positions:
 def export_conversations(
     lake: Lake, to: Path, kind: str, rules: RedactionRules, positions: Positions | None = None
 ) -> Manifest:
-    """Write an export and, beside it, its manifest; return the manifest."""
+    """Write an export and, next to it, its manifest; return the manifest."""
     manifest = Manifest(positions_of(lake) if positions is None else positions, rules, kind)
     grouped = group_messages(read_messages(lake, manifest.positions))
     rows = [(name, [redact(each, rules) for each in messages]) for name, messages in grouped]

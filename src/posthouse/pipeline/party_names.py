@@ -57,7 +57,7 @@ class PartyNames:
 
     @staticmethod
     def _parts(party: str) -> tuple[str, str]:
-        """Return the key and the agent in a party, "" for what it does not have."""
+        """Return the key and the agent in a party, "" for a part that is missing."""
         found = _NODE.fullmatch(party) or _BRIDGED.fullmatch(party)
         return (found[1], found[2] or "") if found else ("", "")
 

@@ -1,6 +1,6 @@
 """Run SQL queries over the lake.
 
-Every table is a view with its name. Each query runs in a session of its own after the guard has accepted it
+Every table is a view with its name. Each query runs in a separate session after the guard has accepted it
 (posthouse.pipeline.query_guard), so it can neither change anything nor see settings of another query. Values are
 returned as JSON has them. posthouse.pipeline.serve runs queries of other processes in a warm session. Importing this
 module must not load pyspark: a query to a warm session has to be fast.

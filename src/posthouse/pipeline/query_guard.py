@@ -3,7 +3,7 @@
 Spark's SQL can write directories, run shell commands, call Java methods and read any file, in the middle of what looks
 like a query. So the guard lets Spark parse the text and walks the parsed plan: every node and every expression must be
 on a list, every relation a table of the lake or a CTE in scope, every function a built-in one that computes its result
-from its arguments. The lists say what is allowed, so a statement or a function of a later Spark is refused until it is
+from its arguments. The lists name what is allowed, so a statement or a function of a later Spark is refused until it is
 added here. Left out are functions that call Java, read a file, URL or schema that an argument or an option names
 (reflect, from_xml, from_avro, from_protobuf), parse XML (xpath), or reveal something about the host (input_file_name).
 
@@ -233,7 +233,7 @@ def _refuse_replaced_columns(star: Any) -> None:
 
 
 def refuse_outside_calls(plan: Any) -> None:
-    """Refuse an analyzed plan that calls Java or runs a program: a second lock for what a parsed plan hides."""
+    """Refuse an analyzed plan that calls Java or runs a program: a second check for calls that a parsed plan hides."""
     if "ScriptTransformation" in _class_name(plan):
         raise _refused("it may not run a program")
     for expression in _items(plan.expressions()):

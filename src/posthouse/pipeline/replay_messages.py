@@ -2,7 +2,7 @@
 
 A named cursor in the lake stores the progress of a replay. It is written after a batch was accepted, never before,
 and the target recognizes messages it already has, so each message arrives once even if the replay is killed. A name
-stands for one selection and one destination; other options with the same name are refused. A replay skips sealed
+belongs to one selection and one destination; other options with the same name are refused. A replay skips sealed
 messages and messages that a restore dropped.
 """
 

@@ -5,10 +5,9 @@ The socket is in the lake's directory and carries one JSON object per line, a re
     {"audit": {"sources": [...], "is_derived": false}}   {"result": {"records": ..., "findings": [...]}}
     {"whatif": {"config": BASE64, "rules": BASE64}}      {"result": {"totals": [...], ...}}
 or {"problem": {"code": ...}}. If Java ends, the server ends as well: it closes the connection without a reply, and the
-asking process starts a Spark of its own. Each connection has a thread, and Spark shares its cores fairly between them,
-so a long audit does not hold up a query. A process that can open the socket can read the whole lake, so its mode is
-0600 in a directory with mode 0700. Importing this module must not load pyspark: a query to a warm session has to be
-fast.
+asking process starts its own Spark. Each connection has a thread, and Spark shares its cores fairly between them, so a
+long audit does not hold up a query. A process that can open the socket can read the whole lake, so its mode is 0600 in
+a directory with mode 0700. Importing this module must not load pyspark: a query to a warm session has to be fast.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class GroupTransaction(BatchState):
             if not self.db.is_lost:
                 self.db.queue("ROLLBACK")
         except psycopg.Error:
-            self.db.close()  # the server rolls back what a session leaves open
+            self.db.close()  # the server rolls back a transaction that a session leaves open
 
     def _was_committed(self) -> bool:
         """Ask for the outcome of the transaction until it is settled."""

@@ -1,4 +1,4 @@
-"""Wait for notifications of PostgreSQL on a thread of its own, and wake up regularly without any.
+"""Wait for notifications of PostgreSQL on a separate thread, and wake up regularly even without one.
 
 A notification only says that there is something to read: it may get lost with its session, so the thread also calls
 back after a while without one, and at once after it has connected again. The callback decides what to read, and in

@@ -1,10 +1,10 @@
 """Connect to PostgreSQL with one set of session settings; translate its errors.
 
 Every connection of posthouse to PostgreSQL is opened here. Each is in autocommit mode, so that transactions begin and
-end where the code says so, and works in a pipeline: `queue` adds a statement, the next read sends everything that is
+end where the code says, and works in a pipeline: `queue` adds a statement, the next read sends everything that is
 queued. A session may not hang: connecting, waiting for locks, idling inside a transaction and a silent network all have
-a bound, so that a stopped process never stops the others. A pooler that shares sessions between transactions is refused
-because session settings and session locks would get lost.
+a bound, so that a stopped process never stops other processes. A pooler that shares sessions between transactions is
+refused because session settings and session locks would get lost.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _READER_SETTINGS = _BY_KEY | {"statement_timeout": _READ_MS, "idle_in_transactio
 
 
 class ServerConnection:
-    """One session; its statements have parameters $1, $2, and results come in binary form."""
+    """One session; its statements have parameters $1, $2, and results are in binary form."""
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
@@ -61,7 +61,7 @@ class ServerConnection:
         connection.adapters.register_dumper(list, ArrayDumper)
 
     def queue(self, statement: str, *parameters: Any) -> psycopg.RawCursor[tuple[Any, ...]]:
-        """Add a statement to the pipeline; its error comes with the next read or at the end of the pipeline."""
+        """Add a statement to the pipeline; its error is raised by the next read or at the end of the pipeline."""
         cursor = psycopg.RawCursor(self._connection)
         cursor.execute(statement.encode(), parameters, binary=True, prepare=None if self._prepares else False)
         return cursor
@@ -91,7 +91,7 @@ class ServerConnection:
 
     @contextlib.contextmanager
     def pipeline(self, *, prepares: bool = True) -> Iterator[None]:
-        """Send the statements of the body together where no read comes between; raise the first error at its end.
+        """Send the statements of the body together, except where a read intervenes; raise the first error at its end.
 
         A body with ROLLBACK TO must not prepare statements: psycopg then forgets all prepared ones except those in
         flight.

@@ -1,4 +1,4 @@
-"""Reads beside the writer: a few sessions on their own threads, one read-only snapshot for each read.
+"""Reads outside the writer: a few sessions on their own threads, one read-only snapshot for each read.
 
 A read returns plain values; no cursor ever waits for a slow socket. The server cancels a read that takes too long
 (store_read_timeout), because an open snapshot keeps dead rows alive. A session that was lost since its last read is

@@ -1,9 +1,9 @@
 """The AsyncAPI document of the stream: every command that clients and relays exchange on the WebSocket.
 
-docs/asyncapi.json is this document, beside docs/openapi.json; tests keep the two equal and validate the frames of real
+docs/asyncapi.json is a copy of this document, which a test keeps up to date; other tests validate the frames of real
 connections against it. The types are those that the relay validates arguments with, answers with, or that the client
-decodes answers with. If you change a command: 1. its line here, 2. `python -m posthouse.relay.asyncapi >
-docs/asyncapi.json`, 3. docs/protocol.md.
+decodes answers with. If you change a command: 1. its line here, 2.
+`python -m posthouse.relay.asyncapi > docs/asyncapi.json`, 3. docs/protocol.md.
 """
 
 from __future__ import annotations

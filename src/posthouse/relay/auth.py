@@ -44,7 +44,7 @@ class SpentChallenges(Protocol):
 
 
 class SpentInMemory:
-    """The spent challenges of a relay that is alone, and whose key of challenges ends with the process."""
+    """The spent challenges of a relay that is alone on its store; its challenge key ends with the process."""
 
     def __init__(self, max_spent: int = MAX_SPENT) -> None:
         self._max_spent = max_spent
@@ -120,7 +120,7 @@ class Challenges:
 def open_challenges(clock: Clock, key: NodeKey, shared: SpentChallenges | None) -> Challenges:
     """Return the challenges of a relay; `shared` remembers those that were spent at any relay of its store.
 
-    A relay that is alone, and the streams of any relay, need no more than memory (None). So the key of these challenges
+    For a relay that is alone on its store, and for streams, memory is enough (None). So the key of these challenges
     ends with the process, and their minute is counted in boot time, which no step of the wall clock changes.
     """
     if shared is None:

@@ -208,7 +208,7 @@ def _read_answer(context: RelayContext, signed: Event) -> tuple[str, str]:
 def _login(context: RelayContext, event: bytes, address: str | None) -> Iterator[None]:
     """Count a login, and charge its address for one of a key that is a member of no mesh: any key can make a proof.
 
-    A member pays for wrong proofs only, and with a rate of its own: strangers at its address cannot keep it out.
+    A member is charged only for wrong proofs, and to its own rate: strangers at its address cannot keep it out.
     """
     meters, strangers = context.meters, context.engine.strangers
     try:

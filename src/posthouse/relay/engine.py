@@ -1,8 +1,8 @@
 """The relay without sockets: accept, store, read and meshes behind one object.
 
 Callers pass bytes and authenticated node ids and get values back; `listen` gives them new events, after their
-commit. Every read names the node that it is for and returns only events which that node may read. Everything belongs
-to the event loop that `start` ran on. Nothing here knows HTTP or WebSockets.
+commit. Every read names the requesting node, and returns only events that this node may read. Everything belongs to the
+event loop that `start` ran on. Nothing here knows HTTP or WebSockets.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class EngineSettings:
     wait_queue_max: int = limits.WAIT_QUEUE_MAX
     #: URL of a PostgreSQL database; None: relay.db in the data directory
     store: str | None = None
-    #: settings of one of several relays on the database; None: this relay is alone
+    #: settings of a relay that shares the database; None: this relay is alone
     cluster: ClusterSettings | None = None
     #: units of work, and their bytes, that may wait for the store's writer
     writer_max_items: int = MAX_WAITING_ITEMS
@@ -129,7 +129,7 @@ class EngineSettings:
 
 
 def exit_unless_damaged(failure: Fatal) -> None:
-    """End the process, unless a file is damaged: then reads continue, the writer refuses all, /healthz says so."""
+    """End the process, unless a file is damaged: then reads continue, the writer refuses all, /healthz reports it."""
     if failure.code != "store_damaged":
         exit_process(failure)
 
@@ -152,7 +152,7 @@ def open_store(
 
 
 def server_state(url: str) -> StoredState:
-    """Return what a starting relay has to know about the store in a database; blocks."""
+    """Return what a starting relay has to know about a store in a database. Blocks."""
     with driver_required():
         from posthouse.relay.store.postgresql.pg_journal import find_stored
     return find_stored(url)
@@ -350,7 +350,7 @@ class RelayEngine(Reads):
         return await answers
 
     async def prune(self, node: str, archived: ArchivedRange) -> tuple[Pruned, int]:
-        """Delete what the archive holds; return what was deleted and the oldest seq left. Only for relay admins."""
+        """Delete a range that the archive holds; return the result and the oldest seq left. Only for relay admins."""
         self.require_admin(node)
         return await self._pruning.prune(archived)
 

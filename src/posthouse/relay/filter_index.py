@@ -1,10 +1,10 @@
 """The index of live filters: which filters may match an event, without comparing it with all of them.
 
-A filter lies in the buckets of its tag, author, mesh and kind at once, and a bucket finds the filters whose time
-range contains a moment. So filters that differ from an event in any condition cost it nothing. Of several tags only
-one is part of the key: first the one whose buckets hold the fewest filters; a filter that an event meets in this tag
-but not in another one moves to that other tag. Every candidate is compared with the event itself: the index may offer
-too many, never too few.
+A filter is in the buckets of its combined tag, author, mesh and kind, and a bucket finds the filters whose time range
+contains a given moment. So a filter that differs from an event in any condition costs nothing. If a filter has several
+tags, only one is part of the key: at first the one whose buckets hold the fewest filters. If an event matches the
+filter in this tag but not in another one, the filter moves to that other tag. Every candidate is compared with the
+event itself: the index may offer too many, never too few.
 """
 
 from __future__ import annotations

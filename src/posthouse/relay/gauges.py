@@ -55,7 +55,7 @@ def watch_metrics(context: RelayContext, server: HttpServer) -> None:
 
 
 def _labelled(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
-    """Return counts by their only label; those that are 0 are left out until something happens."""
+    """Return counts by their only label; a count appears once it is above 0."""
     return {(label,): count for label, count in counts.items() if count}
 
 

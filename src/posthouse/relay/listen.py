@@ -1,8 +1,8 @@
 """Where a relay may listen, and under which names: freely on loopback, elsewhere with an administrator and TLS.
 
-A relay is public if a proxy publishes it, if it has host names of its own, or if it listens beyond loopback: then its
-mesh main must not be open. A host name to listen on is resolved and its addresses are checked, so a name never counts
-as loopback because of its spelling.
+A relay is public if a proxy publishes it, if it has public host names, or if it listens beyond loopback. Then its mesh
+main must not be open. A host name to listen on is resolved and its addresses are checked, so a name never counts as
+loopback because of its spelling.
 """
 
 from __future__ import annotations

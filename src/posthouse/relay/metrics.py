@@ -67,7 +67,7 @@ class Meters(Collector):
         self._counts[name][labels] += by
 
     def counter(self, name: str) -> Counter:
-        """Return a counter to add to in place, by its labels; for what happens with every event."""
+        """Return a counter, by its labels, to increment in place; for the hot path of every event."""
         return self._counts[name]
 
     def counted(self, name: str, *labels: str) -> int:

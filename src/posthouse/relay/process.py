@@ -198,7 +198,7 @@ def raise_descriptor_limit() -> int:
         hard = max(soft, _DESCRIPTORS_WANTED)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    except (OSError, ValueError) as failure:  # macOS has a limit of its own below the hard one
+    except (OSError, ValueError) as failure:  # macOS has another limit below the hard one
         log.warning("descriptors_not_raised", descriptors=soft, reason=str(failure))
         return soft
     return hard
@@ -235,7 +235,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[RelayServer], Non
 
 
 def _background_work(server: RelayServer, load: LoadSettings | None) -> Iterator[Coroutine[Any, Any, None]]:
-    """Yield the tasks that run beside the server, the watchdog and the watch over certificates; prepare for SIGHUP."""
+    """Yield the tasks that run alongside the server, the watchdog and the certificate watch; prepare for SIGHUP."""
     yield feed_watchdog(lambda: server.context.engine.store.state != "failed")
     certificates = None if server.tls is None else Certificates(server.tls, server.settings.protection)
     if certificates is not None:

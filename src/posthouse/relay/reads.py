@@ -1,7 +1,7 @@
-"""Every read of the relay: each names the node that it is for and returns only what that node may read.
+"""Every read of the relay: each names the requesting node, and returns only what that node may read.
 
-A relay that shares its store reads nothing while it does not know the last commits of the others: one of them may have
-revoked a right.
+A relay that shares its store serves no reads while it lacks the last commits of the other relays, because one of them
+may have revoked a right.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Reads:
     async def address(self, node: str, coordinate: Coordinate) -> StoredEvent:
         """Return the latest event of a coordinate, or raise address_unknown.
 
-        Coordinates stay under the key that wrote them: the author's current key comes first.
+        A coordinate stays under the key that wrote it; the author's current key is tried first.
         """
         author = self.meshes.successor(coordinate.pubkey)
         for each in (author, *(self.meshes.former_keys(author) if self.meshes.retired else ())):

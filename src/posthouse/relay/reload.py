@@ -1,8 +1,8 @@
 """Changes while a relay runs: certificates whose files change, and settings after SIGHUP.
 
-A certificate is loaded into the TLS context in use, so new connections get it and open ones stay. Files that do not
-load, such as a certificate whose key is not there yet, change nothing: the relay logs why and tries again when they
-change. SIGHUP applies the settings that are marked `is_live`; it logs a change of any other setting, which needs a
+A certificate is loaded into the TLS context in use, so new connections get it and open ones stay. If files do not load,
+for example because the key of a certificate is still missing, nothing changes: the relay logs why, and tries again when
+they change. SIGHUP applies the settings that are marked `is_live`; it logs a change of any other setting, which needs a
 restart.
 """
 
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 CHECK_CERTIFICATES_S = 10.0
 
 _FileState = tuple[int, int, int]
-#: Return the values of all settings, and what a server makes of them; raise if one is invalid.
+#: Return the values of all settings, and the server options that they give; raise if one is invalid.
 LoadSettings = Callable[[], tuple[Mapping[str, Resolved], ServerSettings]]
 _AREAS = ("relay", "log")
 
@@ -54,7 +54,8 @@ class Certificates:
         cert, key = self._protection.tls_cert, self._protection.tls_key
         assert cert is not None
         try:
-            tls_context(self._protection)  # a context of its own: a failed load would leave the one in use half changed
+            # in a separate context: a failed load would leave the one in use half changed
+            tls_context(self._protection)
             self._context.load_cert_chain(cert, key)
         except (PosthouseError, OSError) as failure:  # OSError: the files have changed again since the first try
             log.error("certificate_not_reloaded", cert=str(cert), reason=str(failure))

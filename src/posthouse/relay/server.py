@@ -101,7 +101,7 @@ class ServerSettings:
     store: str | None = None
     #: URL under which the other relays of the database reach this one; None: it is alone
     advertise: str | None = None
-    #: file of the high-water mark; None: beside the store
+    #: file of the high-water mark; None: next to the store
     high_water: Path | None = None
     protection: Protection = NO_PROTECTION
     admins: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ class RelayServer:
         self._log_open_doors()
 
     def _log_open_doors(self) -> None:
-        """Log what the relay lets in without an invite, so that nothing is open by accident."""
+        """Log which meshes are open without an invite, so that none is open by accident."""
         for mesh in self.context.engine.meshes.all():
             name = mesh.row.mesh
             if mesh.row.is_open:
@@ -405,7 +405,7 @@ def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, h
 
 
 async def _end_streams_when_behind(context: RelayContext) -> None:
-    """End all streams while this relay cannot follow the others: their clients continue at another relay."""
+    """End all streams while this relay cannot follow the others, so that their clients continue at another relay."""
     while True:
         await asyncio.sleep(_BEHIND_CHECK_S)
         try:

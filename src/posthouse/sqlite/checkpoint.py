@@ -1,4 +1,4 @@
-"""The checkpoint thread: copies the WAL into the database file, on its own connection beside the writer.
+"""The checkpoint thread: copies the WAL into the database file, on its own connection, in parallel with the writer.
 
 A passive pass copies as much as possible without blocking readers or the writer. A restarting pass then copies the
 few pages written meanwhile, blocking the writer for that moment, so that the next commit overwrites the WAL from its
@@ -134,7 +134,7 @@ class Checkpointer:
             self._db.close()
 
     def _extend(self) -> None:
-        """Make the file of the WAL longer than its frames; without room on the disk it stays as it is."""
+        """Make the file of the WAL longer than its frames; if the disk has no room, leave it as it is."""
         most = self._restart_at_pages + self._restart_at_pages // 4  # commits continue while a pass runs
         pages = min(self._pages * _EXTEND_TIMES, most)
         self._extend_at_pages = sys.maxsize if pages == most else pages // 2

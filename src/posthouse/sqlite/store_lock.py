@@ -1,10 +1,9 @@
-"""The files beside a store that say if it may be opened: its lock file and the marker of an unfinished restore.
+"""The files next to a store that say whether it may be opened: its lock file, and the marker of an unfinished restore.
 
 Each process that opens a store holds the lock shared until it ends (the kernel frees it at death); restore takes it
 exclusively and so refuses to run while the store is open anywhere. The lock file is never deleted: a lock on a
-deleted file excludes nothing. The marker exists from before the first change of a restore's swap until after the
-last: a store beside a marker is neither the old nor the new one and must not be opened. Loads no SQLite: Spark
-workers use it.
+deleted file excludes nothing. The marker exists for as long as a restore swaps files: a store with a marker is neither
+the old nor the new one, and must not be opened. Loads no SQLite: Spark workers use it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """One write transaction for many items, in which a failed item does not affect the others; DirectWriter and BulkInsert.
 
-`run_items` is the only way to write rows to a store. The rows of an item are written all or none, and an item gets
-its result only after COMMIT returned. The effect of an error on the transaction is read from SQLite
-(`in_transaction`), never assumed: FULL, NOMEM and some BUSY errors roll back everything, not only the savepoint.
-Items run first without savepoints; if one fails, the batch is rolled back and runs again with one savepoint per item,
-and if the whole transaction fails, item by item. So an item may run more than once; only the rows of its last run
-exist. DirectWriter gives the same guarantees for one item at a time on the calling thread: for the bus's NORMAL
-commits a hand-over to another thread would cost more than the commit.
+`run_items` is the only way to write rows to a store. Either all rows of an item are written or none, and an item gets
+its result only after COMMIT has returned. The effect of an error on the transaction is read from SQLite
+(`in_transaction`), never assumed: FULL, NOMEM and some BUSY errors roll back everything, not only the savepoint. Items
+run first without savepoints; if one fails, the batch is rolled back and runs again with one savepoint per item, and if
+the whole transaction fails, item by item. So an item may run more than once; only the rows of its last run exist.
+DirectWriter gives the same guarantees for one item at a time on the calling thread: for the bus's NORMAL commits a
+hand-over to another thread would cost more than the commit.
 """
 
 from __future__ import annotations
@@ -303,8 +303,8 @@ _SIZES = (64, *range(16, 0, -1))  # few statements to prepare; any number of row
 class BulkInsert:
     """An INSERT of any number of rows; `head` ends with VALUES, `tail` may hold an ON CONFLICT clause.
 
-    Each step of a statement releases the interpreter lock and has to acquire it again; beside a busy event loop that
-    costs more than the row. So rows are written in groups of fixed sizes, each size one prepared statement.
+    Each step of a statement releases the interpreter lock and has to acquire it again; next to a busy event loop that
+    costs more than the row itself. So rows are written in groups of fixed sizes, each size one prepared statement.
     """
 
     def __init__(self, head: str, columns: int, tail: str = "") -> None:

@@ -1,1 +1,1 @@
-"""What stores on both databases share: group commit, SQL files, results of the writer."""
+"""Code shared by the stores on both databases: group commit, SQL files, delivery of the writer's results."""

@@ -1,4 +1,4 @@
-"""The items of one write transaction, and its state in memory; independent of the database."""
+"""The items of one write transaction and its in-memory state; independent of the database."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class BatchState:
     def __init__(self) -> None:
         #: Wall time of this batch: read once per batch, never decreases.
         self.now_ns = 0
-        #: The clock's own time, for deadlines and ages: it is right again after the clock was ahead for a moment.
+        #: The clock's own time, for deadlines and ages: it follows the clock, even backwards.
         self.wall_ns = 0
-        #: Calls to make if the rows of the current item do not stay, so that memory never runs ahead of them.
+        #: Calls that undo in-memory effects if the rows of the current item are rolled back.
         self.undo: list[Callable[[], None]] = []
 
     def begin(self, wall_ns: int) -> None:
@@ -27,7 +27,7 @@ class BatchState:
         self.now_ns = max(self.now_ns, wall_ns)
 
     def take_back(self, undone_from: int = 0) -> None:
-        """Make the calls of `undo`, the newest first, back to the given number."""
+        """Make the calls in `undo`, newest first, until only the given number is left."""
         while len(self.undo) > undone_from:
             self.undo.pop()()
 

@@ -1,8 +1,8 @@
 """Thread hand-over: wake the writer's thread, and deliver its results to event loops and threads.
 
-Results are delivered in commit order, with one wake-up per event loop and batch. A caller that is gone (cancelled its
-future, closed its loop) never delays the result of another caller. Wake-ups use the kernel's event counter (a pipe
-where there is none): the write releases the interpreter lock, so the woken thread starts at once.
+Results are delivered in commit order, with one wake-up per event loop and batch. A caller that has cancelled its future
+or closed its loop never delays the result of another caller. Wake-ups use the kernel's event counter, or a pipe on
+systems without one: the write releases the interpreter lock, so the woken thread starts at once.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _pipe() -> tuple[int, int]:
 
 
 class LoopResults:
-    """Finished items of one event loop: made on that loop, filled by the writer's thread alone.
+    """Finished items of one event loop: created on that loop, filled only by the writer's thread.
 
     Callbacks and futures complete in commit order. The loop runs the callbacks of a future one iteration after the
     future is set, so a callback that follows a future in the same batch is deferred by one iteration too.
@@ -164,7 +164,7 @@ class PendingItem(Item[AnyTx], eq=False):
     #: None if the waiter is the event of a thread.
     loop_results: LoopResults | None = None
     waiter: asyncio.Future[Any] | threading.Event | OnDone = msgspec.field(default_factory=threading.Event)
-    #: A few rows that a caller waits for: if nothing else waits, the loop commits it on its own thread.
+    #: A few rows that a caller waits for: if no other item waits, the loop commits it on its own thread.
     is_short: bool = False
 
 

@@ -6,9 +6,9 @@ results of other callers. Waiting items are bounded by count and bytes; beyond t
 before anything is queued.
 
 An event loop wakes the sleeping writer at the end of its iteration, not at the first item: callers whose results
-arrive together submit again together, and so share the next sync too. If one short item is all that waits then, the
-loop commits it on its own thread: the hand-over to a sleeping thread and back costs a lone caller a quarter of its
-time. Before the answer the loop polls its sockets, which shows whether others called during the commit; then a thread
+arrive together submit again together, and so share the next sync too. If only one short item is waiting then, the loop
+commits it on its own thread: the hand-over to a sleeping thread and back costs a lone caller a quarter of its time.
+Before it answers, the loop polls its sockets, which shows whether others called during the commit; then a thread
 commits for a while, and the loop keeps reading (docs/adr/0018-lone-commits.md).
 """
 
@@ -107,7 +107,7 @@ class Writer(Generic[TxT]):
         `work` runs inside a transaction, and may run more than once (only its last run counts): it must depend only
         on its arguments and the rows it reads, have no effects besides rows, let SQLite's errors through, and not
         block. An exception that it raises goes to the caller, and none of its rows stay. It runs on the writer's
-        thread, or on the loop's if it `is_short` (a few rows that a caller waits for) and alone.
+        thread, or on the loop's if it `is_short` (a few rows that a caller waits for) and no other item waits.
         """
         return await self.submit(work, size=size, is_short=is_short)
 
@@ -148,7 +148,7 @@ class Writer(Generic[TxT]):
         return result
 
     def refuse(self, fatal: Fatal) -> None:
-        """Fail everything with `fatal` from now on: another part of the store found that the disk failed."""
+        """Fail every later call with `fatal`: another part of the store found that the disk failed."""
         with self._mutex:
             self._closed_with = fatal
         self._wake_up.notify()
@@ -231,7 +231,7 @@ class Writer(Generic[TxT]):
         loop_results.deliver_all()
 
     def _take_lone(self, loop_results: LoopResults) -> PendingItem[TxT] | None:
-        """Take the only item that waits, and the write connection with it, if the loop may commit it."""
+        """If the loop may commit the only waiting item, take that item and the write connection."""
         with self._mutex:
             lone = self._queue[0] if len(self._queue) == 1 and self._closed_with is None else None
             if lone is None or not lone.is_short or lone.loop_results is not loop_results:

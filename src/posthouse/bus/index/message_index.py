@@ -1,9 +1,9 @@
 """The message index: a separate database that follows the journal, refreshed in the background.
 
 Its journal position is stored in the same transaction as the rows, so a process killed at any point leaves the index
-behind, never wrong. It may lag briefly; queries catch up first. Which waiting messages are being handled (cur) is not
-in the journal and is read from the mailboxes. The methods of MessageIndex block and run on the index thread, one at a
-time per process.
+behind, never wrong. It may lag briefly; queries catch up first. The journal does not say which waiting messages are
+being handled (cur), so this is read from the mailboxes. The methods of MessageIndex block and run on the index thread,
+one at a time per process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One request to the daemon of this user with nothing but `socket`, for commands that must start in milliseconds.
+"""One request to the daemon of this user with only `socket`, for commands that must start in milliseconds.
 
-The standard library's HTTP client takes longer to import than such a command takes to run. The caller interprets the
+Importing the standard library's HTTP client would take longer than such a command runs. The caller interprets the
 answer; OSError or ValueError means that there was none.
 """
 

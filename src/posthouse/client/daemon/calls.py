@@ -1,9 +1,9 @@
 """Every call of the daemon's local API: one function each, arguments in, a `Call` out.
 
-A Call is a value: both clients, the blocking and the async one, can execute it, and it decodes its own answer. A call
-with `is_repeatable` has the same effect once or twice: only such a call is sent again when a connection ends before
-the answer. A send always carries a client_message_id, minted here before the first attempt if the caller gave none, so
-a second attempt is the same message.
+A Call is a value: both clients, the blocking and the async one, can execute it, and it decodes its own answer.
+Repeating a call with `is_repeatable` has no further effect; only such a call is sent again when the connection ends
+before the answer. A send always carries a client_message_id, minted here before the first attempt if the caller gave
+none, so a second attempt is the same message.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class SendOptions(TypedDict, total=False):
     failure: bool | None
     #: program through which a person sends it, for the journal
     via: str | None
-    #: what a reply says about the request that it answers: partial, final, busy or failed
+    #: the kind of answer that a reply gives to its request: partial, final, busy or failed
     answer: str | None
 
 

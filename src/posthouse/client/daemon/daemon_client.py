@@ -168,7 +168,7 @@ class DaemonClient:
         """Wait for unread mail that no wait of this agent has returned, and return it; [] after `timeout_s`.
 
         The daemon keeps the mark of `wait` over restarts; unread mail from before it is in `inbox(unread=True)`. With
-        `peek` the mark stays until `advance` moves it. A named `reader` has a mark of its own and gets read mail too.
+        `peek` the mark stays until `advance` moves it. A named `reader` has its own mark and gets read mail too.
         """
         found = self._poll(timeout_s, waiting_filter(given))
         if not peek:
@@ -387,11 +387,11 @@ class DaemonClient:
         return self._transport.execute(calls.meshes())
 
     def add_mesh(self, mesh: str, relay: str | None = None) -> api.Health:
-        """Let the daemon serve another mesh, or retry one that has failed."""
+        """Make the daemon serve another mesh, or retry one that has failed."""
         return self._transport.execute(calls.add_mesh(mesh, relay))
 
     def remove_mesh(self, mesh: str) -> None:
-        """Let the daemon stop serving a mesh; its files stay."""
+        """Make the daemon stop serving a mesh; its files stay."""
         self._transport.execute(calls.remove_mesh(mesh))
 
     def rotate_key(self, mesh: str | None = None) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Accepted(msgspec.Struct, frozen=True):
     id: str | None = None
     #: event id, set before the relay has the message
     message_id: str | None = None
-    #: set if the agent that it is for is paused: the message waits there
+    #: set if the recipient's agent is paused: the message waits there
     recipient_paused: PausedState | None = None
     #: True for a topic that this host does not know while the relay is unreachable: the relay may refuse the post
     topic_unverified: bool = False
@@ -71,7 +71,8 @@ class InboxItem(msgspec.Struct, frozen=True):
     priority: str = "next"
     #: code of the error if it could not be opened; then there is no body
     undecryptable: str | None = None
-    #: inbox id of a different message of this sender with the same client_message_id: one of the two came in error
+    #: inbox id of a different message of this sender with the same client_message_id: one of the two was sent by
+    #: mistake
     conflicts_with: str | None = None
     #: the sender's agent, "" for its host
     from_agent: str = ""
@@ -130,7 +131,7 @@ class Participant(msgspec.Struct, frozen=True):
 
 
 class BudgetLeft(msgspec.Struct, frozen=True):
-    """What the next message of a thread may use."""
+    """The budget that the next message of a thread has."""
 
     hops_left: int
     calls_left: int
@@ -270,7 +271,7 @@ class RequeuedRow(msgspec.Struct, frozen=True):
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """Answers to a request, in the order in which they came."""
+    """Answers to a request, in order of arrival."""
 
     items: list[Answer]
     #: where the next ones begin
@@ -380,7 +381,7 @@ class Health(msgspec.Struct, frozen=True):
     relay_error: str | None = None
     #: how far this clock is ahead of the relay's, once the relay has reported its time
     clock_difference_s: int | None = None
-    #: False: nothing is given up or deleted by its age, because the clock may be wrong
+    #: False: nothing is given up or deleted because of its age, because the clock may be wrong
     clock_trusted: bool = True
     #: why it may be wrong; usually that no relay was reached yet
     clock_doubt: str | None = None

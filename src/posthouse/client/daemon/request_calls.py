@@ -66,7 +66,7 @@ class AnswerPoll:
         return self._poll.pause_s(failure)
 
     def take(self, answers: Answers) -> Answer | None:
-        """Process answers; return the final one, or raise why there is none."""
+        """Process answers; return the final one, or raise an error with the reason why there is none."""
         self._position = answers.position
         for each in answers.items:
             if each.state is AnswerState.FINAL:

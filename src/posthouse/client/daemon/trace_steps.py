@@ -1,6 +1,6 @@
 """The steps of one message through bus, outbox, relay and inbox, as daemon and relay report them; pure, no I/O.
 
-Steps are sorted by time; a step without a time has not finished and comes last. Times are those of the machine that
+Steps are sorted by time; a step without a time has not finished and is last. Times are those of the machine that
 recorded the step, and clocks of different machines may differ.
 """
 

@@ -41,7 +41,7 @@ class _LockRequest(Pending):
         self.op = op
         self.arguments = arguments
         self.request_id: str | None = arguments.get("request_id")
-        #: returns the rest of an acquire's wait, which is shorter each time it is sent
+        #: returns the remaining wait of an acquire, which gets shorter with each retry
         self.remaining_ms = remaining_ms
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._commands = commands

@@ -52,7 +52,7 @@ class Delivery:
         self.was_stored = was_stored
         #: how often it was sent, this time included
         self.attempt = attempt
-        #: True if it had no room in the queue and comes from the history of its topic
+        #: True if the queue had no room for it, so that it comes from the history of its topic
         self.is_from_history = is_from_history
         #: begun when it arrived; None: this client, or its sender, does not trace it
         self.span: Span | None = None
@@ -285,7 +285,7 @@ class Confirmations:
         await self._is_idle.wait()
 
     async def settled(self) -> None:
-        """Wait until every confirmation and rejection is answered."""
+        """Wait until the relay has answered every confirmation and rejection."""
         await self.confirmed()
         while self._rejecting:
             await asyncio.wait([each.future for each in self._rejecting.values()])

@@ -2,8 +2,8 @@
 
 The relay names the gaps when the mailbox is opened and whenever its reader has caught up. In a mailbox that fills gaps,
 the missing messages arrive among the others, marked as from the history; after the reader has confirmed all of a gap
-the relay drops it. A gap that was not finished on one connection begins again on the next, and a message of the queue
-may also come from the history: a reader that fills gaps must recognize messages by their id.
+the relay drops it. A gap that was not finished on one connection starts over on the next, and a message of the queue
+may also arrive from the history, so a reader that fills gaps must recognize messages by their id.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Receipts: report to senders whether their direct messages were read or rejected, and receive such reports.
 
 A receipt follows a confirmation: the program of an agent was given the full text, or the agent refused the message.
-Receipts of one agent for one sender collect for 5 seconds, or until 50 are there, and leave under one signature. The
-same bytes are sent again after a reconnect, so a lost answer costs nothing. A receipt without an answer when the
+Receipts of one agent for one sender are collected for 5 seconds, or until there are 50, and sent under one signature.
+The same bytes are sent again after a reconnect, so a lost answer costs nothing. A receipt without an answer when the
 process ends is lost: a caller that must not lose receipts keeps them until the future of `add` is done. Nothing is sent
 to a relay without the feature `receipts`: it would store them as events for every member.
 """
@@ -114,7 +114,7 @@ class Receipts:
             self._send(origin)
 
     async def settled(self) -> None:
-        """Send everything and wait until it is answered."""
+        """Send everything and wait for the answers."""
         self.flush()
         if self._unanswered:
             await asyncio.wait(self._unanswered)

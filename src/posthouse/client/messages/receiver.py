@@ -124,7 +124,7 @@ class Mailbox:
     def reject(self, delivery: Delivery, reason: str) -> Awaitable[bool]:
         """Reject a message that this node cannot process: it becomes a dead letter that operator and sender can see.
 
-        Awaiting the result is optional: it is True if the message was rejected, False if it had left the queue.
+        Awaiting the result is optional: it is True if the message was rejected, False if it had already left the queue.
         """
         delivery.settle("rejected")
         return self._receiver.confirmations.reject(delivery.id, reason)
@@ -163,7 +163,7 @@ class Mailbox:
         await self._receiver.confirmations.confirmed()
 
     async def close(self) -> None:
-        """Close the mailbox after the last confirmations are answered; the other messages stay at the relay."""
+        """Close the mailbox once the last confirmations are answered; unconfirmed messages stay at the relay."""
         if self._is_closed:
             return
         await self._receiver.settle()
@@ -199,7 +199,7 @@ class Mailbox:
         self._is_answered.set()
 
     def on_presence(self, presence: Presence) -> None:
-        """Note that a node, or some of its agents, came online or went offline."""
+        """Record that a node, or some of its agents, came online or went offline."""
         known = self.roster.get(presence.node) or RosterEntry(presence.node)
         self.roster[presence.node] = msgspec.structs.replace(
             known, online=presence.is_online, online_agents=presence.agents

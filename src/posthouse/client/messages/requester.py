@@ -42,7 +42,7 @@ class Requester:
         self._awaited = awaited
 
     async def request(self, event: Event, mark: RequestMark, to: str, on_partial: OnPartial | None) -> Answer:
-        """Send a composed request and return its final answer, or raise why there is none."""
+        """Send a composed request and return its final answer, or raise an error with the reason why there is none."""
         call = _Call(self._requests, self._signer, event, to, on_partial)
         left_s = max(0.0, (mark.deadline_ns - self._clock.wall_ns()) / SECOND_NS)
         self._awaited.add(event.id)

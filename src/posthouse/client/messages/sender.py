@@ -67,7 +67,7 @@ class MessageOptions(TypedDict, total=False):
     from_agent: str
     #: the recipient's agent that a direct message is for; its default inbox if absent
     to_agent: str
-    #: what a reply says about the request that it answers: partial, final, busy or failed
+    #: the kind of answer that a reply gives to its request: partial, final, busy or failed
     answer: AnswerState | str
     #: span of OpenTelemetry that sends it; the current one of this program if absent
     traceparent: str | None
@@ -92,7 +92,7 @@ class Request(NamedTuple):
     from_agent: str = ""
     #: "" for the default inbox
     to_agent: str = ""
-    #: span that sends it; not part of what the relay compares, so a retry may come from another span
+    #: span that sends it; the relay does not compare it, so a retry may have another span
     traceparent: str | None = None
 
     @property
@@ -202,7 +202,7 @@ def _priority(given: Priority | str | None) -> Priority:
 
 
 def _with_answer(meta: Any, state: AnswerState | str, given: MessageOptions) -> Any:
-    """Return the meta with what a reply says about its request."""
+    """Return the meta with the kind of answer of a reply."""
     if given.get("reply_to") is None or state not in tuple(AnswerState):
         reason = "it needs reply_to, the request that it answers, and is partial, final, busy or failed"
         raise error("value_invalid", name="answer", reason=reason)
@@ -210,7 +210,7 @@ def _with_answer(meta: Any, state: AnswerState | str, given: MessageOptions) -> 
 
 
 def _meta(given: MessageOptions) -> str:
-    """Return the meta of a message with its usage and what it answers, as JCS text; "" if it has none of them."""
+    """Return the meta of a message with usage and kind of answer, as JCS text; "" if it is empty."""
     meta: Any = given.get("meta")
     if meta is not None and not isinstance(meta, Mapping):
         raise error("value_invalid", name="meta", reason="it is not an object")

@@ -1,1 +1,1 @@
-"""The stream of a client: one lasting link, what is published over it, and what is subscribed to."""
+"""The stream of a client: one lasting link, its publishes and its subscriptions."""

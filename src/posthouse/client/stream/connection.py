@@ -111,7 +111,7 @@ class Connection:
                 on_first_frame()
 
     async def write(self) -> None:
-        """Send what is in the write buffer until cancelled; raises relay_unreachable if the connection ends."""
+        """Send the contents of the write buffer until cancelled; raises relay_unreachable if the connection ends."""
         with translate_network_errors(self._origin):
             await self.outgoing.run()
 

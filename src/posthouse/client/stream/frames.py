@@ -1,8 +1,8 @@
 """Frames of the stream: commands to the relay encoded, commands from the relay decoded and verified.
 
 A frame is one JSON array with a verb in front, or an array of such arrays. Each verb has one struct, and decoding a
-frame checks every field against it, so the code that handles a command never meets a malformed one: such a frame
-raises answer_invalid here, and that ends the stream. A verb without a struct comes from a newer relay and is skipped.
+frame checks every field against it, so the code that handles a command never gets a malformed one: such a frame raises
+answer_invalid here, which ends the stream. A verb without a struct comes from a newer relay and is skipped.
 
 An event inside a command is different: other nodes wrote it. An event with a wrong form, id or signature becomes an
 InvalidEvent or InvalidMessage, so the error reaches the one subscription or mailbox it concerns. Commands keep their
@@ -121,7 +121,7 @@ class PresenceChange(msgspec.Struct, array_like=True, frozen=True, tag="PRESENCE
 
 
 class ProfileEntry(msgspec.Struct, frozen=True):
-    """What the relay shows of a member's profile."""
+    """The part of a member's profile that the relay shows."""
 
     node: str
     status: str | None = None
@@ -139,7 +139,7 @@ class Gap(msgspec.Struct, frozen=True):
     """Messages of a topic that this node's queue had no room for."""
 
     topic: str
-    #: of the topic's history: the first of them comes after it
+    #: of the topic's history: the first missing message is after it
     cursor: str
     #: of the last of them
     last_seq: int

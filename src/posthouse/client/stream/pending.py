@@ -33,7 +33,7 @@ _NOT_RETRIED = frozenset({"queue_full"})
 
 
 class Kind(enum.Enum):
-    """What a command does, which decides how it is retried."""
+    """The purpose of a command, which decides how it is retried."""
 
     #: publishes an event, retried until its caller gives up
     EVENT = enum.auto()
@@ -99,7 +99,7 @@ class PendingCommands:
         )
 
     def add(self, pending: Pending) -> None:
-        """Send a command and keep it until it is answered; on a link that has ended it is answered at once."""
+        """Send a command and keep it until it is answered; if the link has ended, answer it at once."""
         if self._failure is not None:
             pending.on_answer(self._failure)
             return
@@ -111,7 +111,7 @@ class PendingCommands:
         entries.append(pending)
 
     def add_batch(self, batch: Sequence[Pending]) -> None:
-        """Send commands in one frame and keep them; without a connection they are answered at once."""
+        """Send commands in one frame and keep them; without a connection, answer them at once."""
         if self._failure is not None or not self.link.is_up:
             unreachable = error("relay_unreachable", relay=self.link.origin, reason="there is no connection")
             for pending in batch:
@@ -123,7 +123,7 @@ class PendingCommands:
         self.link.send(*(pending.command for pending in batch))
 
     def discard(self, pending: Pending) -> None:
-        """Forget a command whose caller has given up; nothing happens if it is answered already."""
+        """Forget a command whose caller has given up; does nothing if it is already answered."""
         entries = self._entries.get(pending.key)
         if entries is not None and pending in entries:
             entries.remove(pending)
@@ -198,7 +198,7 @@ class PendingCommands:
         self._send_again(everything)
 
     def _send_again(self, candidates: Sequence[Pending]) -> None:
-        """Send what is not sent yet; of several entries that one answer settles, only the first."""
+        """Send unsent commands; of several entries that one answer settles, only the first."""
         sent: set[tuple[str, bool]] = set()
         for pending in candidates:
             if pending.is_sent:

@@ -4,8 +4,9 @@ Every event is sent as the bytes that were signed, again after each reconnect an
 relay answers or the caller's deadline has passed; a relay that has the event already answers with a success. The events
 in flight are bounded; beyond the bound a publish waits for room, in the order of the calls.
 
-A submitted list travels in one frame, so the relay refuses what follows a refused event of the same destination. If
-the connection ends before the answers, whether the relay accepted the events is unknown: the caller's outbox decides.
+A submitted list travels in one frame, so after a refused event the relay also refuses later ones with the same
+destination. If the connection ends before the answers, whether the relay accepted the events is unknown: the caller's
+outbox decides.
 
 New events are signed here, at the end of the loop iteration: those of one iteration share a signature if the relay
 knows batch signatures. No event waits for another one. One timer serves the deadlines of all events: every event has
@@ -160,7 +161,7 @@ class Publisher:
             self._has_room.set()
 
     async def _send(self, event: Event | Draft) -> _InFlight | None:
-        """Send an event as soon as there is room; return None if there is none in time."""
+        """Send an event as soon as there is room; return None if there is no room in time."""
         if self._waiting or self._is_full():
             self._waiting += 1
             try:

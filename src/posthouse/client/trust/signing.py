@@ -4,8 +4,8 @@ A signer's created_at_ns never repeats or decreases, so the second of two replac
 it follows the clock back only if that was set back by much, because a relay refuses events from its future. For the
 same reason it does not follow a clock that was set forward since a relay accepted it. Content
 for one reader is sealed in a NaCl box, for several with age; tags are never sealed. Seal an event once and keep it:
-sealing again gives different bytes, hence a different event. The client does not trust the relay about what other
-nodes wrote, so it verifies id and signature of received events, off the event loop if there are many.
+sealing again gives different bytes, hence a different event. The client does not trust the relay to report truthfully
+what other nodes wrote, so it verifies id and signature of received events, off the event loop if there are many.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Draft(NamedTuple):
     """An event that lacks its signature; its id is known."""
 
     id: str
-    #: what the id and a native signature cover
+    #: the bytes that the id and a native signature cover
     canonical: bytes
     created_at_ns: int
     kind: int

@@ -1,9 +1,9 @@
 """How far each reader of an agent's mail has read: the mark of `wait`, and the cursors of programs.
 
 A reader asks for mail after its mark and moves the mark once it has the mail, so a reader that ends in between gets
-the mail again. A mark moves back only for a successor of the agent's process. Hooks announce mail by claims of their
-own and move no mark. A reader with conditions, such as one sender, has a mark for exactly these conditions: waiting for
-one sender does not skip mail of another.
+the mail again. A mark moves back only for a successor of the agent's process. Hooks announce mail through separate
+claims and move no mark. A reader with conditions, such as one sender, has a mark for exactly these conditions: waiting
+for one sender does not skip mail of another.
 """
 
 from __future__ import annotations

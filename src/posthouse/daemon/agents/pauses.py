@@ -1,11 +1,11 @@
-"""Paused agents: their mail waits and wakes nothing until a time; then it comes one message at a time.
+"""Paused agents: until a given time their mail wakes nothing; then it is released one message at a time.
 
     paused       now is before `until`: mail is stored, nothing wakes the agent, senders see the state
     releasing    from `until` on: one message at a time, with a random gap, until no mail from the pause is left
 
 The random gaps keep agents that share an account, and so pause together, from starting together again. An agent that
-asks for its inbox still gets all of it: a pause holds back what would wake the agent, not what it reads. Reads come
-from memory, which changes only after a commit.
+asks for its inbox still gets all of it: a pause holds back wake-ups, not mail. Reads come from memory, which changes
+only after a commit.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Pauses:
         return pause if pause is not None and self._clock.wall_ns() < pause.until_ns else None
 
     def is_releasing(self, agent: str) -> bool:
-        """Return True while mail from an ended pause comes one message at a time."""
+        """Return True while mail from a pause that has ended is released one message at a time."""
         pause = self._pauses.get(agent)
         return pause is not None and 0 <= self._clock.wall_ns() - pause.until_ns < RELEASE_MAX_S * SECOND_NS
 

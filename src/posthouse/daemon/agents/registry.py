@@ -84,7 +84,7 @@ class Agent(NamedTuple):
 
 
 class AgentFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What a request may set of an agent; absent fields stay as they are."""
+    """The fields of an agent that a request may set; absent fields stay as they are."""
 
     program: str | None = None
     project: str | None = None
@@ -294,7 +294,7 @@ def _active(agent: Agent) -> Agent:
 
 
 def _put(tx: JournalTransaction, agent: Agent, record: str | None = None, body: dict[str, Any] | None = None) -> None:
-    """Write an agent; only a change of who receives mail gets a record."""
+    """Write an agent; only a change of the agents that receive mail gets a record."""
     tx.db.execute(SQL.put_agent, agent._asdict())
     if record is not None:
         tx.append(record, ref=agent.name, body=body or {})

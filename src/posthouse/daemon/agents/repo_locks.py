@@ -76,7 +76,7 @@ class RepoLocks:
             raise
 
     def release_unused(self, _ended: Sequence[Reservation] = ()) -> None:
-        """Release the locks that no reservation needs any more."""
+        """Release the locks that no reservation needs any longer."""
         needed = {(row.agent, row.lock) for row in self._active() if row.lock is not None}
         self._give_back([key for key in self._tokens if key not in needed])
 
@@ -87,7 +87,7 @@ class RepoLocks:
             await asyncio.sleep(RENEW_S)
 
     async def renew(self) -> None:
-        """Renew every lock once, and acquire again what was lost."""
+        """Renew every lock once, and acquire lost ones again."""
         for row in self._active():
             if row.lock is None:
                 continue

@@ -24,7 +24,7 @@ from posthouse.model.ulid import UlidGenerator
 from posthouse.storage.sql_files import Statements
 
 SQL = Statements("posthouse.daemon.agents", "reservations.sql")
-GONE_S = 300  # a program that restarts within this time keeps what it has reserved
+GONE_S = 300  # a program that restarts within this time keeps its reservations
 FOR_MAX_S = 24 * 3_600
 PATHS_MAX = 64
 NOTE_MAX_CHARS = 200
@@ -81,12 +81,12 @@ def real_path(path: str) -> str:
 
 
 def is_below(path: str, other: str) -> bool:
-    """Return True if a real path is another one, or lies below it."""
+    """Return True if a real path equals another one, or is below it."""
     return path == other or path.startswith(other.rstrip("/") + "/")
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Return True if two real paths are the same, or one lies below the other."""
+    """Return True if two real paths are the same, or one is below the other."""
     return is_below(one, other) or is_below(other, one)
 
 

@@ -59,7 +59,7 @@ class Subscriptions:
         self._rows -= {(agent, pattern)}
 
     async def forget_retired(self) -> None:
-        """Remove the patterns of retired agents: one that comes back chooses again."""
+        """Remove the patterns of retired agents; an agent that is added again chooses new ones."""
         for agent, pattern in [row for row in self._rows if not self._follows(row[0])]:
             await self.remove(agent, pattern)
 

@@ -113,7 +113,7 @@ class Inbox:
         return await self.store.pool.run(lambda db: [InboxItem(*row) for row in select_rows(db, SQL.columns, wanted)])
 
     async def between(self, node: str, agent: str, peer: str, before: int | None, limit: int) -> list[InboxItem]:
-        """Return direct messages of this node to itself between two agents, newest first; "" stands for any."""
+        """Return direct messages of this node to itself between two agents, newest first; "" means any agent."""
         bound = SAFE_INTEGER_MAX if before is None else before
         given = {"node": node, "agent": agent, "peer": peer, "before": bound, "limit": limit}
         return await self.store.pool.run(lambda db: [InboxItem(*row) for row in db.execute(SQL.between_agents, given)])

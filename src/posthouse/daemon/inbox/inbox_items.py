@@ -1,4 +1,4 @@
-"""Messages of the inbox as values: what is stored, and what a reader sees.
+"""Messages of the inbox as values: in the form that is stored, and in the form that a reader sees.
 
 The names in `to_api` are a contract of the local API. If you change one: 1. DaemonClient, 2. docs/reference.
 """
@@ -79,7 +79,7 @@ class InboxItem(NamedTuple):
     #: inbox id of the later message that supersedes or withdraws it
     replaced_by: str | None = None
     is_withdrawn: int = 0
-    #: set if the agent had not read it by then
+    #: set if the agent had not read it in time
     replaced_at_ns: int | None = None
     #: when an earlier process of the agent had read it without an answer
     read_before_ns: int | None = None

@@ -91,6 +91,6 @@ def mark_sent(tx: JournalTransaction, receipts: Sequence[Handed]) -> None:
 
 
 def answered_at_ns(db: apsw.Connection, message_id: str) -> int | None:
-    """Return when the first answer to a message came, or None if there is none."""
+    """Return the time of the first answer to a message, or None if there is none."""
     found: Any = db.execute(SQL.answered_at, (message_id,)).get
     return found if isinstance(found, int) else None

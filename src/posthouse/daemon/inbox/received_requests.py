@@ -18,7 +18,7 @@ SQL = Statements("posthouse.daemon.inbox", "received_requests.sql")
 
 
 class ReceivedRequest(NamedTuple):
-    """Which agent of which node asked which agent of this host."""
+    """The agent and node that sent a request, and the agent of this host that it is for."""
 
     sender: str
     from_agent: str

@@ -29,7 +29,7 @@ class StoredMessage(NamedTuple):
 
 
 def replace_messages(tx: JournalTransaction, stored: StoredMessage, said: Freshness) -> tuple[str, ...]:
-    """Close the message that a stored one replaces, or the stored one if it was replaced; return who gets it."""
+    """Close the message that a stored one replaces, or the stored one if it was replaced; return its recipients."""
     agents = stored.agents
     if said.withdraws is not None:
         agents = _withdraw(tx, stored, said.withdraws)

@@ -1,7 +1,7 @@
 """Routes for the agents of this host: /v1/agents (add, list, rename, retire, pause, resume).
 
-A program that gives its pid gets a name of its own: if another running process uses the name, it gets the next
-numbered one. These routes accept the name of an agent that does not exist yet in the agent header.
+A program that gives its pid gets a name for itself: if another running process uses the name, it gets the next numbered
+one. These routes accept the name of an agent that does not exist yet in the agent header.
 """
 
 from __future__ import annotations

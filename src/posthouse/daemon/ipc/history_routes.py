@@ -2,9 +2,9 @@
 
 History is the messages of a topic, or between the caller and a member or agent, newest first.
 
-Messages between agents of this host are in its inbox and nowhere else; all others come from the relay, so that they
-include what other outboxes of this node sent. An agent sees its own conversations; the host itself sees those of all
-its agents. A page may have fewer messages than its limit although more follow: `before` says so.
+Messages between agents of this host are only in its inbox. All other messages come from the relay, so that they include
+those that other outboxes of this node sent. An agent sees its own conversations; the host itself sees those of all its
+agents. A page may have fewer messages than its limit although more follow; `before` is set then.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def list_threads(call: LocalCall) -> HttpResponse:
 
 
 async def show_traffic(call: LocalCall) -> HttpResponse:
-    """Return how many messages agents of this host exchanged, and with whom, since a time."""
+    """Return how many messages agents of this host exchanged, and with whom, since a given time."""
     arguments, node = call.arguments(TrafficQuery), call.mesh
     now_ns = call.context.clock.wall_ns()
     since_ns = now_ns - HOUR_NS if arguments.since is None else parse_utc(arguments.since)

@@ -76,7 +76,7 @@ def _note_inbox(call: LocalCall, session: Session, given: programs.HookInput) ->
 
 
 async def _announce(call: LocalCall, session: Session, announced: Announced) -> HttpResponse:
-    """Send the answer to a hook; its messages count as announced only if the hook is there to read it."""
+    """Send the answer to a hook; its messages count as announced only if the hook is still there to read it."""
     response = _response(announced.answer)
     if not announced.claim.waiting:
         return response
@@ -143,7 +143,7 @@ async def set_on_mail(call: LocalCall) -> HttpResponse:
 
 
 class ParkedBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What to do with the parked events of a hook of the user."""
+    """The action on the parked events of a hook of the user."""
 
     hook: str
     action: Literal["retry", "drop"]

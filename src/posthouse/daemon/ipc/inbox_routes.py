@@ -118,7 +118,7 @@ async def list_inbox(call: LocalCall) -> HttpResponse:
 
     async def find() -> list[InboxItem]:
         current = await _with_thread(call, wanted, arguments.thread)
-        # a reader with a mark is woken by its mail; any other request reads what is there
+        # a reader with a mark wakes up for its mail; any other request reads the mail that is there
         return await (_matching_items(current) if mark is None else _wakeful_items(call, current))
 
     # before the first read: later messages are after it
@@ -217,7 +217,7 @@ async def _inbox_filters(call: LocalCall, given: Selection, after: str | None) -
 
 
 async def _with_thread(call: LocalCall, wanted: _Wanted, thread: str | None) -> _Wanted:
-    """Return the filters with the messages that a thread has now: an answer may come while a request waits."""
+    """Return the filters with the current messages of a thread: an answer may arrive while a request waits."""
     if thread is None:
         return wanted
     first = await merged.message_id_of(call, thread)
@@ -251,7 +251,7 @@ async def _boundary(call: LocalCall, text: str | None) -> merged.Boundary | None
 
 
 async def _matching_items(wanted: _Wanted) -> list[InboxItem]:
-    """Return what the filters select, over all meshes."""
+    """Return the messages that the filters select, over all meshes."""
     pages = [await node.inbox.items(filter_) for node, filter_ in wanted.items()]
     is_newest_first = any(filter_.is_newest_first for filter_ in wanted.values())
     return merged.merge_by_time(pages, lambda item: item.received_at_ns, newest_first=is_newest_first)

@@ -132,7 +132,7 @@ class LocalServer:
 
 
 def _admit(call: LocalCall) -> None:
-    """Count the connection as one of a caller that the guard let in, and check the agent of the request."""
+    """Count the connection as one that the guard has admitted, and check the agent of the request."""
     connection = call.request.protocol
     refusal = connection.promote() if isinstance(connection, HttpConnection) else None
     if refusal is not None:

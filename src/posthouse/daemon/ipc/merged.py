@@ -159,7 +159,7 @@ async def _sent_id(call: LocalCall, key: str) -> str | None:
 
 
 async def resolve_in_meshes(call: LocalCall, name: str | None) -> dict[MeshNode, Recipient | None]:
-    """Return what a name resolves to in each mesh that knows it, or None for every mesh without a name.
+    """Return the recipient that a name means in each mesh that knows it; None for every mesh if no name is given.
 
     Raises the refusal of the first mesh if none knows it.
     """

@@ -79,7 +79,7 @@ async def _outbox_row(call: LocalCall) -> tuple[MeshNode, dict[str, Any], Outbox
 
 
 async def _relay_states(nodes: Sequence[MeshNode], message_id: str) -> tuple[Any, PosthouseError | None]:
-    """Return the states that the first relay with the message reports, or why there are none."""
+    """Return the states that the first relay with the message reports, or the reason why there are none."""
     refusal: PosthouseError | None = None
     for node in nodes:
         try:
@@ -184,7 +184,7 @@ async def create_topic(call: LocalCall) -> HttpResponse:
 
 
 async def subscribe_topic(call: LocalCall) -> HttpResponse:
-    """Let the calling agent, or the default inbox, follow the topics that match a pattern."""
+    """Subscribe the calling agent, or the default inbox, to the topics that match a pattern."""
     pattern = await _read_pattern(call)
     await call.mesh.registrar.subscribe(call.active_agent, pattern)
     return json_response({"topic": pattern, "subscribed": True})

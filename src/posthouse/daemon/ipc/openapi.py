@@ -1,7 +1,7 @@
 """The OpenAPI document of the daemon's local API: GET /v1/openapi.json, and docs/openapi-daemon.json.
 
 The types of requests are those that validate them; a test compares the types of responses with real answers. Hooks and
-MCP have formats of their own and are not described. If you change a route or a type: 1. run
+MCP have other formats and are not described. If you change a route or a type: 1. run
 `python -m posthouse.daemon.ipc.openapi > docs/openapi-daemon.json`, 2. read the difference as a client would.
 """
 

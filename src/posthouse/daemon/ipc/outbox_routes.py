@@ -72,7 +72,7 @@ async def _send(call: LocalCall, request: SendRequest, key: str | None, agent: s
 async def _with_transcript_usage(
     call: LocalCall, request: SendRequest, key: str | None, agent: str, transcript: Transcript
 ) -> AsyncIterator[SendRequest]:
-    """Add what the agent's program has used since its last message to a message that reports no usage of its own.
+    """Add the program's usage since the agent's last message to a message that does not report usage itself.
 
     A repeated request reports the same usage as the first time; otherwise it would look like another message.
     """

@@ -1,4 +1,4 @@
-"""GET /v1/answers/{id}: the answers to a request that this host has sent, as they come.
+"""GET /v1/answers/{id}: the answers to a request that this host has sent, as they arrive.
 
 A program sends a request with POST /v1/send and then polls here until the request is over: a final answer, a refusal of
 the responder, or the deadline. Answers that are returned count as read. Asking again from an earlier position returns

@@ -169,7 +169,7 @@ class ParkedEvent(msgspec.Struct):
     event_id: str
     event: str
     mesh: str | None
-    #: what the event is about: the id of a message, or a relay
+    #: the subject of the event: the id of a message, or a relay
     ref: str | None
     attempts: int
     last_exit: int

@@ -6,11 +6,11 @@
     done -> pending                           the relay was restored from a backup
     -> done                                   this outbox was restored from a backup, and the relay has the message
 
-Each function is the work of one transaction and appends its journal records in it. Two requests with one
-client_message_id never both insert, because the writer runs them one after the other; a refusal writes nothing. A
-row is settled only from the state in which it is expected, so an operator's abort between two steps is kept. Capacity
-is checked only for an insert: a retry of an accepted message is answered even on a full disk. An aborted row
-keeps its client_message_id and names its successor.
+Each function is the work of one transaction and appends its journal records in it. The writer runs one request at a
+time, so two requests with one client_message_id never both insert; a refusal writes nothing. A row is settled only from
+the state in which it is expected, so an operator's abort between two steps is kept. Only an insert checks the capacity,
+so a retry of an accepted message gets its answer even on a full disk. An aborted row keeps its client_message_id and
+names its successor.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _insert_row(
 
 
 def _local_fields(row: NewRow) -> dict[str, Any]:
-    """Return what only this journal records about a message within this host: that it was local, and its usage."""
+    """Return the facts that only this journal has about a message within this host: that it was local, its usage."""
     if b'"pubkey":"%b"' % row.destination.encode() not in row.event:  # decoding every event would cost more
         return {}
     meta = read_message(decode_event(row.event)).meta

@@ -1,1 +1,1 @@
-"""How agents learn of new mail: announcements to hooks, waiters and commands."""
+"""Wake agents for new mail: announcements to hooks, waiters and commands."""

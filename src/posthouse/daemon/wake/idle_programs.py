@@ -1,8 +1,8 @@
 """Waking an idle program that no waiter wakes: `codex queue`, and the inbox socket of a Claude Code session.
 
 Claude Code listens on a socket for messages of other sessions and starts a turn for one when it is idle. posthouse uses
-it only for a session whose waiter is gone, as after a turn that its user interrupted: the model reads such a message as
-a request of another session, nothing acknowledges it, and a session that bypasses permissions holds it back.
+it only for a session that has lost its waiter, for example because its user interrupted a turn: the model reads such a
+message as a request of another session, nothing acknowledges it, and a session that bypasses permissions holds it back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Commands that the daemon runs when mail arrives: a user's own for an agent, and what wakes an idle program.
 
-One command runs at a time per agent, and at most once in 30 seconds. A command learns that mail waits, never what the
-mail says. Every run is recorded in the journal. If a command fails, its messages count as not announced, and it runs
+One command runs at a time per agent, and at most once in 30 seconds. A command gets the number of new messages, never
+their text. Every run is recorded in the journal. If a command fails, its messages count as not announced, and it runs
 again later.
 """
 

@@ -106,7 +106,7 @@ class ParkedEvents:
         return True
 
     async def put_off(self, event: ParkedEvent, last_exit: int, first: int) -> None:
-        """Note a failed attempt: the next one comes later."""
+        """Record a failed attempt: the next one waits longer."""
         attempts = event.attempts + 1
         next_at_ns = self._store.clock.wall_ns() + retry_s(attempts, first) * SECOND_NS
         await self._change(

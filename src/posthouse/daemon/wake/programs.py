@@ -1,9 +1,9 @@
 """Input and answers of coding agents' hooks: the fields of the input, the text of an announcement, each program's
 format.
 
-Pure. An announcement says who the agent is, how many messages wait, and from whom; it never has the text of a message,
-so that a stranger's words reach a model only when the agent reads its mail. Names of senders and topics are shortened
-and stripped of control characters, because other hosts choose them.
+Pure. An announcement names the agent, the number of waiting messages, and their senders. It never has the text of a
+message, so that a stranger's words reach a model only when the agent reads its mail. Names of senders and topics are
+shortened and stripped of control characters, because other hosts choose them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HookInput(msgspec.Struct):
     #: the file to which Claude Code writes the session
     transcript_path: Any = None
     tool_input: Any = None
-    #: of a failed turn: its kind, and what the program tells its user
+    #: of a failed turn: its kind, and the program's message to its user
     error: Any = None
     error_details: Any = None
     last_assistant_message: Any = None
@@ -74,7 +74,7 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True)
 class HookAnswer:
-    """What the hook prints, and its exit code; text with another code than 0 goes to stderr."""
+    """The output of the hook, and its exit code; with a code other than 0 the text goes to stderr."""
 
     body: bytes = b""
     exit: int = 0
@@ -96,7 +96,7 @@ def announcement(waiting: Sequence[Waiting], *, is_new: bool = True) -> str:
 
 
 def introduction(address: str, waiting: Sequence[Waiting]) -> str:
-    """Return who the agent is, and what waits for it."""
+    """Return the agent's address and a summary of the mail that waits for it."""
     known = f"posthouse: you are {address}; other agents send you mail at this address."
     return f"{known} {announcement(waiting, is_new=False)}".rstrip()
 

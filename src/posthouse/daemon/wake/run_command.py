@@ -1,4 +1,4 @@
-"""Running one command of the user: bounded in time, in a session of its own, without the daemon's own identity.
+"""Run one command of the user: with a time limit, in its own session, without the daemon's identity.
 
 After its time limit the whole group of processes is killed. The output is discarded, because it may hold text of
 messages. A daemon that an agent started has that agent's environment: none of it reaches commands, which act for other
@@ -80,7 +80,7 @@ async def run_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: fl
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """End what is left of the command's group of processes."""
+    """Kill the remaining processes of the command's group."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

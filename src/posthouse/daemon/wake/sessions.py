@@ -38,7 +38,7 @@ class Waiter:
         self.is_ended = False
 
     def end(self) -> None:
-        """Let the waiter end without waking its program."""
+        """End the waiter without waking its program."""
         self.is_ended = True
         self.wakeup.set()
 

@@ -53,7 +53,7 @@ _READING = frozenset({("GET", "/v1/inbox/{id}"), ("GET", "/v1/outbox/{id}"), ("G
 
 
 class Scope(NamedTuple):
-    """What the token of one command permits: reading the message of its event, and sending."""
+    """The permissions of the token of one command: reading the message of its event, and sending."""
 
     #: the id that its event is about
     ref: str | None

@@ -90,7 +90,7 @@ class Waker:
         registered = await self._agents.register(
             bound[0] if bound else name or programs.PROGRAMS[program], fields, process
         )
-        found = self._known_session(process)  # another hook of the process may have come first
+        found = self._known_session(process)  # another hook of the process may have been faster
         if found is None:
             found = Session(process, program, registered.agent.name)
             self.sessions.add(found)
@@ -139,7 +139,7 @@ class Waker:
     async def wait(self, session: Session, given: programs.HookInput, server: Waiting) -> Announced:
         """Wait until mail wakes the program.
 
-        The answer is empty if a newer waiter came, the program is gone, or the daemon stops.
+        The answer is empty if a newer waiter replaces this one, the program is gone, or the daemon stops.
         """
         session.note(programs.WAIT, given.session, self._clock, is_turn=False)
         if given.hook_event_name == _TURN_HAS_ENDED:

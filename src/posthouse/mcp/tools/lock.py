@@ -1,9 +1,9 @@
 """The tools `lock` and `reserve`: locks of the relay, and reserving files so that no other agent of this host edits
 them.
 
-A lease ends by itself; only its fencing token makes a late write safe. `valid_for_s` counts from before the request
-was sent, so it is never longer than what the relay grants. A reservation ends after its time, with a release, or some
-minutes after its agent's program.
+A lease ends by itself; only its fencing token makes a late write safe. `valid_for_s` counts from before the request was
+sent, so it is never longer than the relay's grant. A reservation ends after its time, with a release, or some minutes
+after its agent's program.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tools `inbox`, `wait`, `read` and `history`, and how they show a message.
 
 Everything under `untrusted` is what another agent wrote; it appears nowhere else in an answer, and the text stays
-inside a JSON string. The daemon has verified who wrote it: `from` is a name that only one member has, or else `origin`
+inside a JSON string. The daemon has verified the author: if `from` is not a name that only one member has, `origin`
 names the node. `inbox` and `wait` leave messages unread, `read` marks one as read; `wait` shows each message once. A
 wait is shorter than what clients usually allow a call, reports progress, and ends at the daemon too when the client
 cancels it.

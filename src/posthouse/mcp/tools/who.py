@@ -1,6 +1,6 @@
 """The tools `who` and `topic`: the agents and members of the mesh, their capabilities, and the topics.
 
-What a member says about itself is untrusted. Of its status only the known words are shown as such.
+A member's description of itself is untrusted. Of its status only the known words are shown as such.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class WhoAnswer(msgspec.Struct, omit_defaults=True):
     connected: bool
     agents: list[Member]
     topics: list[str]
-    #: the topics and patterns whose messages come to this agent
+    #: the topics and patterns whose messages this agent gets
     following: list[str] | UnsetType = UNSET
     #: True: there are more members
     more: bool | UnsetType = UNSET

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Severity(enum.Enum):
-    """What the receiver of an error can do: correct the call, retry it, or stop."""
+    """The reaction that an error allows its receiver: correct the call, retry it, or stop."""
 
     REFUSED = "refused"
     TRANSIENT = "transient"
@@ -37,7 +37,7 @@ class ErrorSpec:
     code: str
     #: HTTP status of the problem+json response.
     status: int
-    #: One sentence; `{field}` stands for a field of the case, `{field!r}` for the quoted field.
+    #: One sentence; `{field}` is replaced by a field of the case, `{field!r}` by the quoted field.
     text: str
     #: What the reader can do next; takes fields like the text.
     hint: str

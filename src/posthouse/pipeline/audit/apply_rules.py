@@ -169,7 +169,7 @@ class Scatter:
 
 
 def audit_steps(lineages: Lineages, steps: Iterable[KeyedStep]) -> Iterator[Finding]:
-    """Yield what the auditors find in sorted steps."""
+    """Yield the findings of the auditors in sorted steps."""
     auditor: Auditor | None = None
     current: tuple[int, str] = (-1, "")
     rule = RULES[0]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from posthouse.pipeline.tables.declaration import Table
 
-_SHOWN = 20  # differences of a table that become findings of their own
+_SHOWN = 20  # differences of a table that become separate findings
 _SURPLUS = "surplus"  # how many more times the lake has a row than bronze gives it
 
 

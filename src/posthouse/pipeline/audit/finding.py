@@ -88,7 +88,7 @@ KEPT_FINDINGS = 20
 
 
 class LastAudit(msgspec.Struct, frozen=True):
-    """The result of a lake's newest audit: a file beside the lake, for programs that show it without Spark."""
+    """The result of a lake's newest audit: a file next to the lake, for programs that show it without Spark."""
 
     at_ns: int
     records: int

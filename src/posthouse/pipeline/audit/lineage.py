@@ -174,7 +174,7 @@ def base_of(first_seq: int, snapshots: Iterable[Snapshot]) -> int | None:
 
 
 def build_lineages(epochs: Iterable[EpochRow], extents: Iterable[Extent], anchors: Iterable[AnchorRecord]) -> Lineages:
-    """Group epochs into lineages; an epoch without rows has a position, but adds no lineage of its own."""
+    """Group epochs into lineages; an epoch without rows has a position, but adds no lineage."""
     positions = locate_epochs(epochs)
     by_root: dict[str, list[Extent]] = {}
     for extent in extents:

@@ -75,7 +75,7 @@ def _seal_finding(code: str, feed: str, seal: Seal, after: int, detail: str) -> 
 def check_erasures(
     records: Sequence[SignedErasure], seals: Sequence[Seal], feed: str, trusted: Collection[str], own: str = ""
 ) -> tuple[ErasedRows, list[Finding]]:
-    """Return what is left of a feed after trusted erasure records, and a finding for each record that is ignored.
+    """Return the rows of a feed that remain after trusted erasures, and a finding for each record that is ignored.
 
     `own` is this node; without any trusted node the records of all nodes count.
     """

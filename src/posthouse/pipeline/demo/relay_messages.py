@@ -134,7 +134,7 @@ _SPARE = 2  # planned starts per message: most find their hour already full
 
 
 class MessageTraffic:
-    """Lets agents send, answer, confirm and reject messages at the relay."""
+    """Makes agents send, answer, confirm and reject messages at the relay."""
 
     def __init__(
         self, core: RelayEngine, timeline: Timeline, cast: list[Agent], rng: Random, messages: int, days: int

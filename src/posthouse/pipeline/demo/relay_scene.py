@@ -49,7 +49,7 @@ class Operator:
                 await self._core.queues.purge(admin, DEFAULT_MESH, row["recipient"], [row["id"]], states)
 
     async def change_blocks(self) -> None:
-        """Let the second agent block the third on one evening and unblock it on the next."""
+        """Make the second agent block the third on one evening and unblock it on the next."""
         blocker, blocked = self._cast[1].node, self._cast[2].node
         change = self._core.participation.unblock if self._blocked else self._core.participation.block
         await change(blocker, DEFAULT_MESH, blocked)
@@ -75,7 +75,7 @@ class LockContention:
         self._rng = rng
 
     async def start(self) -> None:
-        """Let a few agents request the same resource within seconds."""
+        """Make a few agents request the same resource within seconds."""
         resource = self._rng.choice(RESOURCES)
         contenders = self._rng.sample(self._cast, self._rng.randrange(2, min(6, len(self._cast)) + 1))
         for agent in contenders:

@@ -34,7 +34,7 @@ _PURGED = "posthouse:purged_number"
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """What was erased of one block of rows."""
+    """The erasures in one block of rows."""
 
     feed: str
     epoch: str

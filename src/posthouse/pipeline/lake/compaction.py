@@ -1,11 +1,11 @@
-"""Compaction: merge small files of a table into large ones, so that a lake has few files however long it runs.
+"""Compaction: merge small files of a table into large ones, so that a lake has few files however old it is.
 
 A commit removes the small files and adds the merged one with the same rows; tables derived from it see no change, and
 readers of the version before keep their files until the vacuum. The files of the newest day are merged when enough
 small ones have gathered, files of one epoch and similar size first, so that a row is rewritten a few times and not with
 every merge. Older files, which hardly grow, are merged by period: by day in this month and the one before, then by
-month, later by year. A table without days has only the first rule. Days after today, which a wrong clock wrote, do not
-make the others old.
+month, later by year. A table without days has only the first rule. Days in the future, which a wrong clock wrote, do
+not make other days old.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class DataFile:
 
 
 def write_rows(table: Storage, rows: pa.Table) -> list[DataFile]:
-    """Write rows to new files of a table, at most FILE_ROWS each, and return the files; without rows there are none."""
+    """Write rows to new files of a table, at most FILE_ROWS each, and return the files; no rows give no files."""
     table.prepare()
     starts = range(0, rows.num_rows, FILE_ROWS)
     return [_write_part(table, rows.slice(start, FILE_ROWS)) for start in starts]
@@ -76,7 +76,7 @@ def write_rows(table: Storage, rows: pa.Table) -> list[DataFile]:
 class Periods(NamedTuple):
     """Which days share a file: none of this month and the one before, then those of a month, later those of a year."""
 
-    #: Days from this one on have files of their own.
+    #: From this day on each day has its own files.
     first_day: str = ""
     #: Earlier days from this one on are in files by month, all others in files by year.
     first_of_months: str = ""

@@ -3,8 +3,8 @@
 A commit stores application versions (how far each feed is processed) in the same atomic step as the files. delta-rs
 does not reject a version that was committed before, so every commit first reads the newest state and fails if it
 changed; and it never retries over another writer's commit. Of two concurrent writers one fails, and no row is
-committed twice. A commit names only files that this process sees in full: a worker of a cluster may have written them
-to a disk of its own. Only the holder of the lake lock may vacuum; vacuum keeps files younger than the grace period,
+committed twice. A commit names only files that this process sees at full size: a worker of a cluster may have written
+them to another disk. Only the holder of the lake lock may vacuum; vacuum keeps files younger than the grace period,
 because readers may still need them. If you change the columns of a table: 1. SCHEMA_VERSION,
 2. docs/explain/pipeline.md, 3. how old lakes are read.
 """

@@ -64,7 +64,7 @@ def read_files(
 def write_frame(
     storage: Storage, rows: DataFrame, periods: Periods | None = None, max_rows: int = FILE_ROWS
 ) -> list[DataFile]:
-    """Write rows to new files of a table and return the files; without rows there are none.
+    """Write rows to new files of a table and return the files; no rows give no files.
 
     With `periods` a file holds rows of one period. In a directory a file has at most `max_rows`.
     """
@@ -154,7 +154,7 @@ def _pack(files: Sequence[DataFile]) -> list[list[_Part]]:
 
 
 def read_batches(storage: Storage, tasks: Sequence[Sequence[_Part]], wanted: pa.Schema, indexes: _Batches) -> _Batches:
-    """Yield the rows of the files of a task, which is given by its index."""
+    """Yield the rows of the files of the task with an index."""
     import pyarrow.parquet as pq
 
     for index in (index for batch in indexes for index in batch.column(0).to_pylist()):

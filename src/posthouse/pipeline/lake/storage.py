@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOG = "_delta_log"
 SCRATCH = "scratch-"  # begins the name of a directory below a lake for tables that are thrown away
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # delta-rs colours its errors
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # delta-rs colors its errors
 _REASON_CHARS = 400
 _CONNECT_S, _REQUEST_S = 10.0, 60.0
 _S3_VARIABLES = (
@@ -271,7 +271,7 @@ class S3Storage(Storage):
         """Do nothing: S3 has no directories, and an object appears when it is complete."""
 
     def sync(self, paths: Collection[str]) -> None:
-        """Do nothing: S3 keeps what it has acknowledged."""
+        """Do nothing: S3 keeps every object that it has acknowledged."""
 
 
 def _endpoint(environ: Mapping[str, str]) -> str | None:

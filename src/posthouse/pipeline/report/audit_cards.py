@@ -50,7 +50,7 @@ def trace_link(figures: Figures, message_id: str) -> str:
 
 
 def trace_cards(figures: Figures) -> list[Markup]:
-    """Return the traces, each a section of its own."""
+    """Return the traces, each as a separate section."""
     return [_trace(each) for each in figures.traces]
 
 

@@ -163,7 +163,7 @@ class Figures:
 
     #: Unix seconds.
     made_at_s: float
-    #: What the page is limited to, such as `mesh main`; empty: nothing.
+    #: The limits of the page, such as `mesh main`; empty if it shows everything.
     limits: tuple[str, ...] = ()
     hours: tuple[Hour, ...] = ()
     outcomes: tuple[Ranked, ...] = ()

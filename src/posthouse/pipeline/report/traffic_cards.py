@@ -1,6 +1,6 @@
 """The cards of traffic: messages, delivery outcomes and latency over time, and who talks to whom.
 
-Successes are green, failures red, and what waits is grey, in every chart of the page.
+In every chart of the page successes are green, failures red, and waiting messages gray.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class LeafTask:
 def read_leaf(task: LeafTask) -> str | None:
     """Return the leaf of a block of the journal, in hex; None if records of it were erased and no leaf can be computed.
 
-    The record of an erasure comes after the erased ones. The journal of a relay has no content to erase.
+    The record of an erasure follows the erased ones. The journal of a relay has no content to erase.
     """
     import pyarrow as pa
 

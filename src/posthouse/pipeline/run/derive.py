@@ -1,8 +1,8 @@
-"""Derive the declared tables from bronze, each in one commit that stores what it is derived from.
+"""Derive the declared tables from bronze, each in one commit that stores the versions of its inputs.
 
 Facts store the last seq of each (epoch, feed) of bronze that they hold; so do the tables folded from them, with the
 number of restores, because a restore changes which rows are lost. Other tables store the generation of each input. The
-cost of a run depends on what is new: it maps the new rows of bronze, folds the keys that have new facts, and replaces
+cost of a run depends on the new rows: it maps the new rows of bronze, folds the keys that have new facts, and replaces
 the days of gold that hold a changed key. It collects a few new rows and writes them here; Spark writes a batch of
 millions. Rows of bronze whose content was erased are mapped again, and their keys folded again. If a table missed a
 change of its input (the run before was killed, a restore, a rebuild), it is replaced completely, also in one commit, so
@@ -234,7 +234,7 @@ class Deriver:
         self._commit(table, delta, position, replaced.add, replaced.remove)
 
     def _replace_all(self, table: Table, delta: Delta, position: Position) -> None:
-        """Replace all rows; without input rows there are none, and Spark has nothing to do."""
+        """Replace all rows; without input rows the table is empty, and Spark has nothing to do."""
         inputs = {name: self._deltas[name].files() for name in table.inputs}
         count = sum(file.rows for found in inputs.values() for file in found)
         files: list[DataFile] = []
@@ -276,7 +276,7 @@ class Deriver:
         }
 
     def _compute_small(self, table: Table, inputs: Mapping[str, pa.Table]) -> pa.Table:
-        """Return the rows of a table for a few input rows; without any there are none, and Spark has nothing to do."""
+        """Return the rows of a table for a few input rows; for none it returns none without Spark."""
         if not any(rows.num_rows for name, rows in inputs.items() if name != EPOCHS_TABLE):
             return arrow_schema(table.name).empty_table()
         labelled = {name: self._labelled(rows) for name, rows in inputs.items()}

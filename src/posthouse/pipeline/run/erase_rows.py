@@ -3,8 +3,8 @@
 Two things cause an erasure: `content.erased` records of the stores, which a run applies after it has copied them, and
 `posthouse pipeline erase`. Rows stay, with every column but their content. Derived tables and replaced files still
 hold it afterwards: the run derives the tables again and then purges every file that the newest commits do not name.
-Each bronze table stores the number of the last erasure that its files follow, and bronze_erasures of the last one that
-was purged, so any run on any host completes what a killed one has begun.
+Each bronze table stores the number of the last erasure applied to its files, and bronze_erasures the number of the last
+one that was purged, so any run on any host completes what a killed run began.
 """
 
 from __future__ import annotations

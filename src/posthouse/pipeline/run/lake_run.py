@@ -121,7 +121,7 @@ class _LockHolder(threading.Thread):
         self._lake = lake
         self._changed = threading.Condition()
         self._held: Held | None = None
-        #: Why the lock is held no longer, or never was; with `_is_over` for good.
+        #: The reason why the lock is not held; permanent if `_is_over`.
         self._failure: PosthouseError | None = None
         self._is_over = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -279,7 +279,7 @@ def bring_up_to_date(
     """Bring the lake up to date with its sources; lake_busy if another run holds the lake.
 
     Content that the sources have erased is erased from the lake, and content that `erasure` selects; `load_key` returns
-    the key that signs the record of it. `check_lease` is called before steps that are not safe beside another run.
+    the key that signs the record of it. `check_lease` is called before steps that are not safe while another run works.
     """
     clock = clock or system_clock()
     with hold_lake(lake):

@@ -1,4 +1,4 @@
-"""What a table is derived from, before a run and after it, and what the run changed in it.
+"""The inputs of a table, before and after a run, and the changes that the run made to it.
 
 Delta stores each position as application versions of the table's own commits, so rows and position change together.
 """
@@ -24,7 +24,7 @@ CommittedVersions = Mapping[str, int | None]
 
 @dataclass(frozen=True)
 class Position:
-    """What a table is derived from, and what it will be derived from after a commit."""
+    """The inputs of a table now, and after a commit."""
 
     before: CommittedVersions
     target: Versions
@@ -56,7 +56,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Change:
-    """What a run changed in a table, for the tables that derive from it."""
+    """The changes that a run made to a table, for the tables derived from it."""
 
     #: The generation of the table before.
     after: int

@@ -1,7 +1,8 @@
 """The metrics of a run, for Prometheus: a text file that the node exporter reads (its textfile collector).
 
-A run is a process that ends, so nothing can scrape it; it replaces the file when it ends, and a run that fails says so
-in it. The file holds numbers and names of tables, never content, and other users may read it. If you add a metric:
+A run is a process that ends, so nothing can scrape it. It replaces the file when it ends, even if it fails; the file
+then says so. The file holds numbers and names of tables, never content, and other users may read it. If you add a
+metric:
 1. declare it here, 2. set it in `render_run`, 3. `make docs`.
 """
 

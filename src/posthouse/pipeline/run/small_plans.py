@@ -1,8 +1,8 @@
 """Compute frames of few rows with plans that Spark makes once per session, not once per run.
 
 Planning a query of a hundred rows costs ten times as much as computing it. Here a plan reads its input from a file at a
-fixed place, so the next run writes other rows there and executes the same plan. That holds only for a plan that keeps
-nothing of an earlier execution: one with an exchange would return the rows it has shuffled before, so such a plan is
+fixed path, so the next run writes other rows to that file and executes the same plan. This only works for a plan that
+keeps no rows from an earlier execution. A plan with an exchange would return the rows that it shuffled before, so it is
 made again each time. Workers of a cluster do not see files of the driver, and Spark Connect has no plan to inspect:
 there every frame is planned when it is needed.
 """
@@ -42,7 +42,7 @@ class SmallPlans:
     def compute(
         self, name: str, function: FrameFunction, inputs: Mapping[str, pa.Table], literals: Hashable = None
     ) -> pa.Table:
-        """Return the rows that a function gives for these inputs; one name always stands for the same function.
+        """Return the rows that a function gives for these inputs; a name must always belong to the same function.
 
         `literals` are the values that the function collects from an input and writes into the plan.
         """

@@ -69,7 +69,7 @@ def start_maker(program: Path) -> subprocess.Popen[bytes]:
 
 
 def dump_archive(program: Path, class_list: Path, class_path: str, archive: Path) -> None:
-    """Write the archive of the listed classes; note the reason beside it if Java fails."""
+    """Write the archive of the listed classes; if Java fails, write the reason next to it."""
     private_dir(archive.parent)
     partial = archive.with_suffix(f".{os.getpid()}.tmp")
     options = [f"-XX:SharedClassListFile={class_list}", f"-XX:SharedArchiveFile={partial}", "-Xlog:disable"]

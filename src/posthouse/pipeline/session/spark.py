@@ -314,7 +314,7 @@ _SMALL = {
 
 @functools.lru_cache(maxsize=1)
 def small_session(spark: SparkSession) -> SparkSession:
-    """Return a session beside this one, on the same Spark, that computes small frames with little effort.
+    """Return another session on the same Spark that computes small frames with little overhead.
 
     A session of Spark Connect is returned unchanged: another one would be another client of the server.
     """

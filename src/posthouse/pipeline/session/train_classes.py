@@ -65,7 +65,7 @@ def _make(program: Path, archive: Path) -> None:
 
 
 def _work(spark: SparkSession, folder: Path) -> None:
-    """Do what the commands of the pipeline do with Spark."""
+    """Use Spark as the commands of the pipeline do."""
     from pyspark.sql import functions as f
 
     seq = f.col("id")

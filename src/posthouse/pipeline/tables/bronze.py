@@ -1,4 +1,4 @@
-"""The bronze tables: what the stores recorded, and proof that it is unchanged.
+"""The bronze tables: the records of the stores, and the proof that they are unchanged.
 
 bronze_journal and bronze_events are append-only copies of the feeds of the same name, with the epoch that makes seq
 unique and the UTC day. bronze_epochs describes each epoch, bronze_seals each commit, bronze_erasures each block

@@ -1,7 +1,7 @@
 """The catalog: every table of the lake above bronze, in the order in which a run derives them.
 
-Inputs come before the tables derived from them. Importing this module fails if a name is declared twice or an input
-is missing. To add a table: 1. a file with the table's name, 2. TABLES here, 3. docs/explain/pipeline.md.
+Inputs precede the tables derived from them. Importing this module fails if a name is declared twice or an input is
+missing. To add a table: 1. a file with the table's name, 2. TABLES here, 3. docs/explain/pipeline.md.
 """
 
 from __future__ import annotations

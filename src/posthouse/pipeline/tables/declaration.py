@@ -8,7 +8,7 @@ and each produces the same rows as a rebuild:
   input rows, and replaces their rows.
 - follow replies (silver_conversation_messages): like fold keys, but a message also changes with those it is linked to.
 - replace days (gold): a row belongs to the same day as its input rows. A run replaces the days whose input changed.
-No function may read a clock or depend on row order. Times are integer nanoseconds, each with a TIMESTAMP beside it;
+No function may read a clock or depend on row order. Times are integer nanoseconds, each with a TIMESTAMP next to it;
 days and hours are UTC text. Key hashes only find rows: two keys with one hash are folded together and stay apart.
 """
 
@@ -88,7 +88,7 @@ class Table:
 
     @property
     def stored(self) -> StructType:
-        """The columns that the lake stores: those of `schema`, a TIMESTAMP beside each time, and the key hashes."""
+        """The columns that the lake stores: those of `schema`, a TIMESTAMP for each time, and the key hashes."""
         fields: list[StructField] = []
         for field in self.schema.fields:
             fields.append(field)

@@ -1,9 +1,9 @@
 """Follow links between messages to the start of their conversation, in memory: what silver_conversation_messages does.
 
 A link names the message that a message continues (`up`), or the conversation that it starts. Messages that continue
-each other in a circle are one conversation, named by the smallest id of the circle, and have no depth; the same holds
-for messages that lead into it. Spark follows the links of a long history round by round; here they are the links of a
-few hundred messages. Workers import this module, so it must not import pyspark.
+each other in a circle, and messages that lead into it, are one conversation, named by the smallest id of the circle,
+and have no depth. Spark follows the links of a long history round by round; here they are the links of a few hundred
+messages. Workers import this module, so it must not import pyspark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Message = tuple[str, str, str]
 
 
 class Link(NamedTuple):
-    """What a message continues: another message, or a conversation."""
+    """The link of a message to the message or conversation that it continues."""
 
     up: str | None
     conversation: str | None
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 def follow_links(links: Mapping[Message, Link]) -> dict[Message, Place]:
-    """Return the place of every message; a link must not name a message that is not there."""
+    """Return the place of every message; a link must name one of these messages."""
     places: dict[Message, Place] = {}
     for start in links:
         path: dict[Message, None] = {}

@@ -51,7 +51,7 @@ class Authorizer:
         self._events.whole_rate, self._ephemerals.whole_rate = events, ephemerals
 
     def authorize(self, jobs: Sequence[Job]) -> None:
-        """Set the refusal of each verified job that may not be written; charge the sender for the others."""
+        """Set the refusal of each verified job that may not be written; charge the sender for all other jobs."""
         wall_ns, boot_ns = self._clock.wall_ns(), self._clock.boot_ns()
         for job in jobs:
             row = job.row

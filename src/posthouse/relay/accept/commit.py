@@ -2,9 +2,9 @@
 
 One pass over the group decides each event in order: a duplicate gets its first answer again, a refused one its refusal,
 and a new one is written with all others of the group. Messages and confirmations have a handler each; plain events are
-decided here. Nothing but the store changes, so the writer may run a group again after a rollback. A fenced write reads
-its lock in the same transaction, so no grant can slip in between. A refused event of a list blocks later ones with the
-same destination. An event that its author's deletion named in advance is refused.
+decided here. It changes only the store, so the writer may run a group again after a rollback. A fenced write reads its
+lock in the same transaction, so no grant can slip in between. A refused event of a list blocks later ones with the same
+destination. An event that its author's deletion named in advance is refused.
 """
 
 from __future__ import annotations

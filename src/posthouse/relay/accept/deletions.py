@@ -24,7 +24,7 @@ VERSIONS_AT_ONCE = 200  # of one coordinate; housekeeping erases the rest, so th
 
 
 class Deletions:
-    """The deletions of one group; the last of its handlers, so that they find what the group itself wrote."""
+    """The deletions of one group. They run last, so that they find the events that the group itself wrote."""
 
     #: duplicates are detected by their event id only
     check_ids_through_ns = INT64_MAX
@@ -53,7 +53,7 @@ class Deletions:
         return row
 
     def write(self, accepted: Sequence[tuple[EventRow, int]]) -> list[Accepted]:
-        """Erase what the deletions name and block what has not arrived yet; return the answers in order."""
+        """Erase the events that the deletions name, block those not here yet; return the answers in order."""
         return [self._write(row, seq) for row, seq in accepted]
 
     def _write(self, row: EventRow, seq: int) -> Accepted:

@@ -4,12 +4,12 @@
 
 Every kind of write has a handler: events, Pinch envelopes, deferred writes of reader sessions. An urgent job leaves
 with the next flush; a deferred job joins the next urgent group, or leaves alone after 5 ms, so it never makes an urgent
-job wait for an extra commit. Invariants: the jobs of a handler are written in the order they came, and deferred jobs
-before the urgent ones they leave with, so a confirmation finds its delivery marked as sent. At most two urgent groups
-are ahead of the writer; jobs that arrive meanwhile share the next one. Deferred groups do not count towards the two,
-and their timer waits while one of them is ahead, so on a slow disk they never block urgent jobs. A job that hits a
-defect fails alone: the jobs of its group are written again, each in a unit of its own. If the store has no room for a
-group, or a handler has to decide again, the jobs of each handler are written again separately.
+job wait for an extra commit. Invariants: the jobs of a handler are written in the order in which they arrived, and
+deferred jobs before the urgent ones of the same group, so a confirmation finds its delivery marked as sent. At most two
+urgent groups are ahead of the writer; jobs that arrive meanwhile share the next one. Deferred groups do not count
+towards the two, and their timer waits while one of them is ahead, so on a slow disk they never block urgent jobs. A job
+that hits a defect fails alone: the other jobs of its group are written again, each in its own unit of work. If the
+store has no room for a group, or a handler has to decide again, the jobs of each handler are written again separately.
 
 `DeferredWrites` handles the writes of reader sessions that no caller waits for: sent, read, attempt counted. Only
 the next session of the same node waits for them. A store without room makes them wait for a retry, within a bound; a
@@ -46,7 +46,7 @@ class JobHandler(Protocol):
     """Writes the jobs of one kind, and finishes them on the event loop."""
 
     def write(self, unit: Unit, jobs: Sequence[Any]) -> Any:
-        """Write jobs inside the transaction; may run more than once, so it changes nothing but the store."""
+        """Write jobs inside the transaction; may run more than once, so it changes only the store."""
         ...
 
     def on_committed(self, jobs: Sequence[Any], result: Any) -> None:

@@ -1,9 +1,9 @@
 """The meshes of a relay in memory, as committed: members, rights, topics, subscriptions, blocks, rules and limits.
 
-A role gives rights and access rows take some away; the right to administer cannot be taken away, so a mesh always has
-an admin who can repair it. A suspended or deleted mesh gives no rights, a retired key has none anywhere, and a held
-key (the new key of a member, which an admin has not approved) has none in that mesh. The registry changes only after a
-commit, on the event loop.
+A role gives rights, and access rows take some of them away. Nothing takes away the right to administer, so a mesh
+always has an admin who can repair it. A suspended or deleted mesh gives no rights, a retired key has none anywhere, and
+a held key (the new key of a member, which an admin has not approved) has none in that mesh. The registry changes only
+after a commit, on the event loop.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Mesh:
         return HeldKey(self.row.mesh, successor, node, ended.at_ns) if can_approve else None
 
     def release(self, node: str) -> None:
-        """Let a held key have the rights of its member."""
+        """Give a held key the rights of its member."""
         self.held.pop(node, None)
         self.clear_rights()
 
@@ -336,7 +336,7 @@ class Meshes:
         return lambda: self._watchers.pop(watcher, None)
 
     def retire(self, row: RetiredKey) -> None:
-        """Refuse a key from now on, and give what it has in the meshes to its successor."""
+        """Refuse a key from now on, and move its memberships and rights to its successor."""
         self.retired[row.node] = self.retiring[row.node] = row
         for mesh in self._meshes.values():
             if row.successor is not None:
@@ -404,7 +404,7 @@ class Meshes:
         return error("mesh_suspended", mesh=mesh) if found.row.state is MeshState.SUSPENDED else None
 
     def early_error(self, node: str, mesh: str, right: Right) -> PosthouseError | None:
-        """Do what `authorization_error` does, on any thread; the answer may be outdated when it returns."""
+        """The same as `authorization_error`, on any thread; the answer may be outdated when it returns."""
         found = self._meshes.get(mesh)
         if found is not None and right in found.find_rights(node):
             return None

@@ -1,4 +1,4 @@
-"""The accept path: every published event comes through here, on whichever wire it arrived.
+"""The accept path: every published event takes it, no matter which wire it arrived on.
 
     submit -> verify -> authorize -> commit (group_commit: one transaction) -> answers -> listeners -> reader sessions
 
@@ -38,14 +38,14 @@ MAX_BYTES = 128 * 1024 * 1024
 
 
 class OtherRelays(Leadership, Protocol):
-    """The other relays of the store, one of which may lead: it decides about fenced events."""
+    """The other relays of the store. One of them may lead; the leader decides about fenced events."""
 
     def forward(self, submission: Submission, on_answers: Callable[[Sequence[Answer]], None]) -> None:
         """Let the leader decide about the events of a submission."""
         ...
 
     def pass_on(self, committed: Sequence[Committed]) -> None:
-        """Send what the others cannot read from the store: ephemeral events."""
+        """Send the other relays what they cannot read from the store: ephemeral events."""
         ...
 
 
@@ -84,7 +84,7 @@ class AcceptPath:
 
     def open_submitter(self, on_answers: OnAnswers, payer: str | None = None) -> Submitter:
         """Return the submitter of one connection; `payer` is charged for events of keys that may not write."""
-        if self.other_relays is not None:  # one of them may just have granted the right: only a transaction can tell
+        if self.other_relays is not None:  # another relay may just have granted the right: only a transaction can tell
             return Submitter(self.enter, on_answers, payer=payer)
         return Submitter(self.enter, on_answers, self._authorizer.early_error, payer)
 
@@ -109,7 +109,7 @@ class AcceptPath:
         return counts | {"events_on_the_way": self._events, "bytes_on_the_way": self._bytes}
 
     def enter(self, submission: Submission) -> None:
-        """Verify a submission, or raise store_busy; called by its submitter."""
+        """Verify a submission, or raise store_busy; its submitter calls this."""
         jobs = submission.jobs
         try:
             if self._is_closed:

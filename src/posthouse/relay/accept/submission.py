@@ -95,7 +95,7 @@ class Submitter:
         mirrored_by: str | None = None,
     ) -> None:
         self._enter = enter
-        #: the node that brings events of another relay; None: they come from their authors
+        #: the mirror that brings these events from another relay; None if their authors sent them
         self.mirrored_by = mirrored_by
         #: returns why the author that an event claims may not write to its mesh; called before the signature is known
         self.right_error = right_error
@@ -117,7 +117,7 @@ class Submitter:
         the list is written in one transaction. Raises store_busy when too much waits.
         """
         submission = Submission(events, self)
-        self.in_flight += len(submission.jobs)  # before it enters: a lone event may be answered at once
+        self.in_flight += len(submission.jobs)  # before it enters: the path may answer a lone event at once
         try:
             self._enter(submission)
         except BaseException:

@@ -5,8 +5,8 @@ in any order; submitters restore the order. The costly part, the signature, rele
 processor threads only take time from the event loop and the writer, so the loop verifies for at most a millisecond at a
 time and serves everything else between two slices. Either way the loop immediately verifies a small event that is alone
 on the whole path, and also the events of a batch signature, because they share the only part that threads would verify
-in parallel; for a whole batch it builds the hash tree once. It does so once per iteration, for two milliseconds at most
-(three if the events turn out not to be a whole batch), so that a flood cannot keep it busy.
+in parallel; for a whole batch it builds the hash tree once. It verifies once per iteration, for at most two
+milliseconds (three if the events turn out not to be a whole batch), so that a flood cannot keep it busy.
 
 Usable processors are those of the affinity mask, within the quotas of the control groups (cgroup v2: cpu.max, v1:
 cpu.cfs_quota_us).
@@ -64,7 +64,7 @@ def verify_job(job: Job) -> None:
         job.refusal = refusal
     except Exception as defect:
         log.exception("check_failed")
-        job.refusal = error("internal", reason=type(defect).__name__)  # a lost job would block its submitter for ever
+        job.refusal = error("internal", reason=type(defect).__name__)  # a lost job would block its submitter forever
 
 
 def verify_whole_batch(jobs: Sequence[Job]) -> bool:
@@ -137,7 +137,7 @@ class Verifier(Protocol):
 
 
 def open_verifier(threads: int, on_verified: OnVerified) -> Verifier:
-    """Return a verifier with so many worker threads; without any it verifies on the event loop."""
+    """Return a verifier with this number of worker threads; with none it verifies on the event loop."""
     return ThreadVerifier(threads, on_verified) if threads else LoopVerifier(on_verified)
 
 
@@ -156,7 +156,7 @@ class _LoneVerifier:
         if 1 < len(jobs) <= BATCH_MAX_EVENTS and jobs[0].submission.size <= BATCH_BYTES and verify_whole_batch(jobs):
             return len(jobs)
         count = _verify_for_slice(jobs, self._now_ns, LONE_SLICE_NS)
-        if jobs[0].row is None:  # refused, so it has left the path; a valid event stays on it until its commit
+        if jobs[0].row is None:  # refused, so it has left the path; a valid event stays on the path until its commit
             self._is_used = True
             self._loop.call_soon(self._reset)
         return count
@@ -217,7 +217,7 @@ class LoopVerifier:
 
 
 class ThreadVerifier:
-    """Verifies on worker threads; jobs that come while all are busy wait."""
+    """Verifies on worker threads; jobs that arrive while all threads are busy wait."""
 
     def __init__(self, threads: int, on_verified: OnVerified) -> None:
         self._on_verified = on_verified

@@ -2,8 +2,8 @@
 
 Twice a second the relay raises its counter in the store and reads those of the others. If the leader is lost, every
 relay tries to begin the next term; the store lets one succeed. The leader decides about locks and fenced events, and
-runs the sweepers; everything that it writes as the leader checks its term in the same transaction, so a leader that
-was replaced while it was stopped, or cut off, cannot write any more.
+runs the sweepers. Every write that it makes as the leader checks its term in the same transaction, so a leader that was
+replaced while it was stopped or cut off can no longer write.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from posthouse.relay.wire.accept_results import Answer, Committed, Declined
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
-_TAKE_OVER_S = 1.0  # a relay that has not ended the old session by then is lost or slow; its writes are dropped
+_TAKE_OVER_S = 1.0  # a relay that takes longer to end the old session is lost or slow; its writes are dropped
 _event = msgspec.json.Decoder(Event).decode
 
 
@@ -190,7 +190,7 @@ class Cluster:
         return await self._shared.next_session(*session.name)
 
     def forward(self, submission: Submission, on_answers: Callable[[Sequence[Answer]], None]) -> None:
-        """Let the leader decide about events; if it cannot be reached or is lost, the sender has to repeat them."""
+        """Let the leader decide about events; if it is unreachable or lost, the sender has to send them again."""
         leader = self._leader_row()
         link = None if leader is None else self.links.find(leader.relay_id)
         if link is None:
@@ -225,7 +225,7 @@ class Cluster:
         self._sessions.presence.note_elsewhere(peer, mesh, node, agents)
 
     def end_sessions(self, mesh: str, node: str, instance: str | None, on_done: Callable[[], None]) -> None:
-        """End the sessions of a node; call `on_done` once what they deferred is written."""
+        """End the sessions of a node; call `on_done` once their deferred writes are committed."""
         self._sessions.end_replaced(mesh, node, instance)
         settled = asyncio.ensure_future(self._sessions.settled((mesh, node)))
         settled.add_done_callback(lambda _settled: on_done())

@@ -1,8 +1,8 @@
 """The locks of a relay that shares its store: decided here while it leads, else by the leader.
 
-It takes the same calls as posthouse.relay.locks.service.Locks. An operation that comes while no leader is known waits
-for one, for a few seconds. If the leader is lost before it has answered, the outcome is unknown: the caller gets
-leader_lost and may repeat the operation with its request id. Watches continue at the next leader.
+It takes the same calls as posthouse.relay.locks.service.Locks. An operation that arrives while no leader is known waits
+a few seconds for one. If the leader is lost before it has answered, the outcome is unknown: the caller gets leader_lost
+and may repeat the operation with its request id. Watches continue at the next leader.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Apply what other relays commit to the memory of this one: rights, live subscriptions, reader sessions.
 
-Called on the event loop in commit order, between the results of this relay's own units. Rights come first, so that no
-event reaches a node that has lost its right to it. A reader session does not get foreign messages from memory: it falls
-behind and reads its queue, as it does after any interruption.
+Called on the event loop in commit order, between the results of this relay's own units. Rights are applied first, so
+that no event reaches a node that has lost the right to read it. A reader session does not get foreign messages from
+memory: it falls behind and reads its queue, as it does after any interruption.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Following:
         self._announce = announce
 
     def apply(self, commits: ForeignCommits) -> None:
-        """Apply what was committed, in order; a relay that fails to has outdated rights in memory, and must end."""
+        """Apply commits in order. If this fails, the rights in memory are outdated, so the relay must end."""
         try:
             self._apply(commits)
         except Exception:

@@ -45,7 +45,7 @@ class PeerHost(Protocol):
         ...
 
     def end_sessions(self, mesh: str, node: str, instance: str | None, on_done: Callable[[], None]) -> None:
-        """End the sessions of a node; call `on_done` once what they deferred is written."""
+        """End the sessions of a node; call `on_done` once their deferred writes are committed."""
         ...
 
     def submit(self, events: Sequence[bytes], on_answers: Callable[[Sequence[Answered]], None]) -> None:

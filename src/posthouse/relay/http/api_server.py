@@ -58,20 +58,20 @@ def make_http_server(context: RelayContext, routes: Sequence[Route[RelayCall]], 
 
 
 async def listen_for_metrics(context: RelayContext, where: ListenAddress | Path) -> MetricsListener:
-    """Serve /metrics, and nothing else, on a loopback port or a Unix socket, without a token."""
+    """Serve only /metrics, on a loopback port or a Unix socket, without a token."""
     return await _open_listener(where, lambda guard: make_http_server(context, LOCAL_METRICS_ROUTES, guard))
 
 
 @dataclass(slots=True)
 class FollowerContext:
-    """What the requests to a follower share: it has nothing but metrics."""
+    """The shared state of requests to a follower, which serves only metrics."""
 
     meters: Meters
     is_stopping: bool = False
 
 
 async def listen_for_follower(meters: Meters, where: ListenAddress | Path) -> MetricsListener:
-    """Serve the metrics of a follower as those of a relay are served."""
+    """Serve the metrics of a follower in the same way as those of a relay."""
     dispatcher = Dispatcher(
         FollowerContext(meters),
         Router((Route("GET", METRICS_PATH, _render, is_public=True),)),

@@ -42,7 +42,7 @@ async def issue_challenge(call: RelayCall) -> HttpResponse:
 
 
 class ChallengeAnswer(msgspec.Struct):
-    """What to sign: kind 22242 with ["relay", relay] and ["challenge", challenge]."""
+    """The proof to sign: kind 22242 with ["relay", relay] and ["challenge", challenge]."""
 
     challenge: str
     relay: str

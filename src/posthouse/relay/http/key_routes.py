@@ -1,7 +1,8 @@
 """/v1/keys: rotate a key, read its chain of successors, replace a lost one, revoke a stolen one.
 
-A rotation needs no token: it is signed, and a lost token must not keep a key from being replaced. Members read chains;
-replacing and revoking is for admins of the relay. Admins of a mesh decide which new keys of its members have rights.
+A rotation needs no token: it is signed, and a lost token must not keep a key from being replaced. Members may read
+chains; only admins of the relay may replace and revoke keys. Admins of a mesh decide which new keys of its members have
+rights.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Decision(enum.StrEnum):
 
 
 class DecisionRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A new key that waits, and what becomes of it."""
+    """A new key that waits, and the decision about it."""
 
     node: Annotated[str, NODE_ID]
     decision: Decision
@@ -107,7 +108,7 @@ async def replace_key(call: RelayCall) -> HttpResponse:
 
 
 async def revoke_key(call: RelayCall) -> HttpResponse:
-    """Refuse a key everywhere, and mark what it signed since a time."""
+    """Refuse a key everywhere, and mark events that it signed since a time."""
     actor, body = call.node, await call.body(RevocationRequest)
     call.context.engine.require_admin(actor)
     return json_response(_change(await call.context.engine.key_changes.revoke(actor, body.node, body.suspect_from_ns)))

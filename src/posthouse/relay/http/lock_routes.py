@@ -1,7 +1,7 @@
 """/v1/locks: leases with fencing tokens.
 
 A resource is one percent-encoded path segment, or ?resource= for any name. An acquire may wait: it then takes no
-request slot, has no time limit, and is given up when its client disconnects.
+request slot, has no time limit, and ends when its client disconnects.
 """
 
 from __future__ import annotations

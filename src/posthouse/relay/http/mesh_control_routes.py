@@ -24,7 +24,7 @@ class LimitsRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A whole set of limits; a limit that is left out does not apply."""
 
     limits: MeshLimits
-    #: mesh: the mesh's own, by its admins; relay: what is allowed at most, by admins of the relay
+    #: mesh: the mesh's own limits, set by its admins; relay: upper bounds for them, set by admins of the relay
     source: LimitSource = LimitSource.MESH
 
 
@@ -53,7 +53,7 @@ def _limit_sets(found: Mesh) -> MeshLimitSets:
 
 
 async def show_usage(call: RelayCall) -> HttpResponse:
-    """Show what a mesh has stored, and the limits that hold."""
+    """Show what a mesh has stored, and the limits in force."""
     node, mesh = call.node, call.params["mesh"]
     control = call.context.engine.mesh_control
     usage = await control.usage(node, mesh)
@@ -72,7 +72,7 @@ async def set_state(call: RelayCall) -> HttpResponse:
 
 
 async def delete_mesh(call: RelayCall) -> HttpResponse:
-    """Delete a mesh for ever; its content is removed in the background."""
+    """Delete a mesh permanently; its content is removed in the background."""
     await call.context.engine.mesh_control.delete(call.node, call.params["mesh"])
     return json_response(Done())
 

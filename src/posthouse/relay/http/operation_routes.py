@@ -82,7 +82,7 @@ HEALTH_ROUTES = (
 
 
 class Info(msgspec.Struct):
-    """What a relay tells every client about itself."""
+    """The public description of a relay."""
 
     name: str
     version: str
@@ -335,7 +335,7 @@ def _conditions(body: DeleteRequest) -> list[Filter]:
 
 
 async def compact_store(call: RelayCall) -> HttpResponse:
-    """Give free space of the store back to the file system, in small steps beside other work."""
+    """Give free space of the store back to the file system, in small steps that leave room for other work."""
     engine = call.context.engine
     engine.require_admin(call.node)
     before, after = await compact(engine.store)

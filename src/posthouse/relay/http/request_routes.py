@@ -7,7 +7,7 @@
     {"type": "stopping"}                                                    last, if the relay stops first
 
 A refusal before the first line is a problem with its status. An empty line means that the relay still waits. The same
-request sent again is the same message: its caller gets the answers that are stored and waits for the others.
+request sent again is the same message: its caller gets the stored answers and waits for the rest.
 """
 
 from __future__ import annotations

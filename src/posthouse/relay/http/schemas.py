@@ -1,6 +1,6 @@
 """Parameters and bodies that several routes share, as the OpenAPI document shows them; pages of stored events.
 
-Stored events are served from the bytes that were serialised when they were accepted.
+Stored events are served from the bytes that were serialized when they were accepted.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def _shown_hook(row: IncomingHookRow) -> IncomingHook:
 
 
 async def add_webhook(call: RelayCall) -> HttpResponse:
-    """Add a webhook; it sends what is committed from now on."""
+    """Add a webhook; it sends events that are committed from now on."""
     node, body = call.node, await call.body(WebhookBody)
     new = NewWebhook(
         body.mesh, body.url, body.preset, body.signing, body.secret, body.filters, body.record_types, body.inbox
@@ -183,18 +183,18 @@ async def remove_webhook(call: RelayCall) -> HttpResponse:
 
 
 async def retry_webhook(call: RelayCall) -> HttpResponse:
-    """Send again now, including what is parked; a suspended webhook continues at its cursor."""
+    """Try again now, including parked events; a suspended webhook continues at its cursor."""
     return await _detail(call, await call.context.engine.webhooks.retry(call.node, call.params["webhook"]))
 
 
 async def replay_webhook(call: RelayCall) -> HttpResponse:
-    """Send again what was committed since a time."""
+    """Send again the events that were committed since a given time."""
     node, since_ns = call.node, (await call.body(ReplayBody)).since_ns
     return await _detail(call, await call.context.engine.webhooks.replay(node, call.params["webhook"], since_ns))
 
 
 async def add_hook(call: RelayCall) -> HttpResponse:
-    """Add an incoming hook; it is a member of the mesh with a key of its own."""
+    """Add an incoming hook: a member of the mesh with its own key."""
     node, body = call.node, await call.body(NewHookBody)
     new = NewHook(
         body.mesh,

@@ -1,10 +1,10 @@
 """Lock decisions inside the writer's transaction: read the leases, apply the rules, write rows and records.
 
-Each method is one unit of work. It changes nothing but the store and the mark of waiters that were served, which a
-rollback takes back, so the writer may run it again. A lock that becomes free goes to waiters first, in the same
-transaction, so no request overtakes the queue. Every change of a row has a record of its own. At the start of a run
-every lease that may still be active gets its full length again, and the counter of tokens rises to the clock. Under a
-new epoch these leases also lose their tokens: the history that was lost may have granted the lock to another holder.
+Each method is one unit of work. It changes only the store and the mark of served waiters, which a rollback undoes, so
+the writer may run it again. A lock that becomes free goes to waiters first, in the same transaction, so no request
+overtakes the queue. Every change of a row has its own record. At the start of a run every lease that may still be
+active gets its full length again, and the counter of tokens rises to the clock. Under a new epoch these leases also
+lose their tokens: the history that was lost may have granted the lock to another holder.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Decision(NamedTuple):
 
 
 class _Effects(NamedTuple):
-    """What one unit of work did besides its own outcome."""
+    """The effects of one unit of work besides its own outcome."""
 
     changed: list[LockRow]
     served: list[Served]
@@ -156,7 +156,7 @@ class Decider:
         if not waiter.may_be_served and (not is_final or waiter.is_gone()):
             return self.leave(unit, waiter)
         outcome: Grant | Denied | None = self._try(unit, waiter, now_ns, effects)
-        if _is_held(outcome) and not effects.blockers:  # only an earlier waiter is in the way: it may be served now
+        if _is_held(outcome) and not effects.blockers:  # only an earlier waiter blocks this one: it may be served now
             self._serve(unit, waiter.request.mesh, waiter.claims, now_ns, effects)
             is_served = any(served.waiter is waiter for served in effects.served)
             outcome = None if is_served else self._try(unit, waiter, now_ns, effects)
@@ -191,7 +191,7 @@ class Decider:
     def release(self, unit: Unit, owner: str, request: Release, former: Sequence[str] = ()) -> Decision:
         """End the leases that the holder still has, and serve the waiters; refuse if it has none of them.
 
-        `former` are keys whose place the owner has taken: their leases stay theirs, but it may release them.
+        `former` are keys that the owner has replaced: their leases stay theirs, but the owner may release them.
         """
         now_ns, effects = unit.boot_ns, _Effects([], [], [])
         refusal: Denied | None = None
@@ -246,10 +246,10 @@ class Decider:
         effects: _Effects,
         granted: Sequence[Claim] = (),
     ) -> None:
-        """Decide about every waiter that overlaps these scopes and need not wait any more.
+        """Decide about every waiter that overlaps these scopes and no longer has to wait.
 
-        `granted` was just granted. A waiter that was served may cover more than these scopes, and its session may wait
-        for something else that overlaps: then the waiters for what it covers are next.
+        `granted` was just granted. A served waiter may cover more than these scopes, and its session may wait for
+        something else that overlaps; then continue with the waiters for what it covers.
         """
         while scopes and (order := self._queues.serving_order(mesh, scopes)) is not None:
             order.hold(granted)
@@ -309,7 +309,7 @@ class Decider:
         return list(found.values())
 
     def _overlaps_of(self, unit: Unit, mesh: str, claim: Asked, now_ns: int, effects: _Effects) -> list[LockRow]:
-        """Return the leases that decide about a claim; if there are many, one active conflict stands for all."""
+        """Return the leases that decide about a claim; if there are many, one active conflict is enough."""
         rows = unit.find_overlaps(mesh, claim, now_ns)
         while len(rows) >= OVERLAPS_MAX:
             expired = [row for row in rows if not lease.is_active(row, now_ns)]

@@ -158,7 +158,7 @@ _NAMES: dict[type, str] = {
 
 
 def is_never_gone() -> bool:
-    """Return False: the caller waits until it is answered."""
+    """Return False: the operation has no answer yet, so its caller waits."""
     return False
 
 
@@ -225,7 +225,7 @@ class Locks:
         """Submit one operation as `ask` does; `on_answer` gets the answer, at once if it is refused here."""
         name = _NAMES[type(request)]
         refusal = self._refusal(node, request)
-        if not self._meshes.rights(node, request.mesh):  # it may release what it holds, and learn nothing else
+        if not self._meshes.rights(node, request.mesh):  # it may release its locks, but learns nothing else
             shown = error("not_member", node=node, mesh=request.mesh)
             if refusal is not None and refusal.code == "key_not_approved":  # a former holder knows the mesh
                 shown = refusal

@@ -2,8 +2,8 @@
 
 A waiter stands in the queue of each name it asks for. The event loop adds and removes waiters; the writer's thread
 only reads the queues while it decides. That thread marks a waiter as served, and a rollback takes the mark back, so a
-decision counts exactly if its rows stay. ServingOrder visits the waiters that a change may have let in; it stops at the
-first ones that block all others, so a release costs the same before ten waiters and before ten thousand.
+decision counts exactly if its rows stay. ServingOrder visits the waiters that a change may have unblocked. It stops at
+the first ones that block all others, so a release costs the same with ten waiters and with ten thousand.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Waiter:
         return not self.is_served and not self.is_withdrawn and not self.is_gone() and not self.is_answered
 
     def answer(self, answer: LockAnswer | None) -> None:
-        """Call the callback, once; None stands for a caller that is gone."""
+        """Call the callback, once; with None if the caller is gone."""
         if not self.is_answered:
             self.is_answered = True
             self._on_answer(answer, None)
@@ -228,11 +228,11 @@ class WaitQueues:
             return bool(self._overlapping(mesh, (scope,)))
 
     def next_place(self) -> int:
-        """Return the ticket of a request that does not wait: all waiters that are added from now on come after it."""
+        """Return the ticket of a request that does not wait: it precedes all waiters that are added later."""
         return next(self._tickets)
 
     def earlier_waiter(self, mesh: str, claims: Sequence[Asked], before: int) -> Asked | None:
-        """Return a claim of a waiter that came before this ticket and that these claims wait behind."""
+        """Return a claim of an earlier waiter that these claims have to wait for."""
         is_only_one = len(self._waiters) == 1 and before in self._waiters
         if is_only_one or mesh not in self._names:  # usual; a waiter that is added now submits its own unit of work
             return None
@@ -277,7 +277,7 @@ def _asks(waiter: Waiter, scopes: Sequence[Scope]) -> bool:
 
 
 class ServingOrder:
-    """The waiters that overlap some scopes, in the order they came, without those that certainly stay blocked.
+    """The waiters that overlap some scopes, in order of arrival, without those that certainly stay blocked.
 
     The caller reports with `block` every claim that still waits or is held, and with `hold` every new grant. A name
     under exclusive claims of two holders is closed to later waiters, under those of one to all but the same holder's.

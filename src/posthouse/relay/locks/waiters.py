@@ -1,10 +1,11 @@
 """The event loop's side of waiting for locks: adds waiters, answers them after commits, and ends their waits.
 
-A waiter joins its queues first and submits its unit of work second, so no release can slip in between. It is answered
-once: by a commit that served it, or by its final check. Before the final check the waiter is withdrawn, so no other
-transaction can serve it meanwhile. Commits are reported in order, so by then the loop has seen every earlier commit
-that served it: no caller gets "held" for a lock that it owns. Each lease that waiters wait for has an alarm; when one
-is due, or a waiter has left, the writer checks whether others can be served. No timer ends a lease.
+A waiter joins its queues first and submits its unit of work second, so no release can slip in between. It gets exactly
+one answer: from the commit that served it, or from its final check. Before the final check the waiter is withdrawn, so
+no other transaction can serve it meanwhile. Commits are reported in order, so at that point the loop has seen every
+earlier commit that could have served it: no caller gets "held" for a lock that it owns. Each lease that waiters wait
+for has an alarm; when one is due, or a waiter has left, the writer checks whether others can be served. No timer ends a
+lease.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class LockWaiters:
         self._timer = self._loop.call_at(when, self._look)
 
     def _look(self) -> None:
-        """Remove waiters whose callers are gone; let the writer serve the others where a lease should be over."""
+        """Remove waiters whose callers are gone; let the writer serve those whose blocking lease should be over."""
         self._timer = None
         if self._is_closed:
             return

@@ -1,7 +1,7 @@
 """Watches of locks: each watcher learns the state of a lock at once, and again whenever its holders change.
 
-All watchers of one name share one read, and changes that come while it runs share the next one, so a busy lock costs
-one read per commit at most, and a watcher sees the newest state, not every state. A lease that merely runs out changes
+All watchers of a name share one read, and changes that happen during it share the next one. So a busy lock costs at
+most one read per commit, and a watcher sees the newest state, not every state. A lease that merely runs out changes
 nothing in the store: watches read again when it should be over. A renewal changes no holder and is not shown.
 """
 
@@ -31,7 +31,7 @@ class LockWatch:
         self.mesh = mesh
         self.resource = resource
         self.on_state = on_state
-        #: what it was shown last, without what changes by itself
+        #: the state that it was last shown, without the parts that change by themselves
         self.shown: object = None
 
 

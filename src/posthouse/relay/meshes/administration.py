@@ -207,7 +207,7 @@ class Administration:
         return sorted(found.access.values(), key=lambda row: row.node)
 
     async def save_access(self, actor: str, row: AccessRow) -> None:
-        """Set the rights that a node is denied, or that every node without a row of its own is denied."""
+        """Set the rights that a node, or every node without its own row, is denied."""
         if row.node != ALL_NODES:
             validate_node_id(row.node)
 

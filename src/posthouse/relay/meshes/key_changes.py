@@ -93,7 +93,7 @@ class KeyChanges:
         return await self._changes.make(prepare)
 
     async def revoke(self, actor: str, node: str, suspect_from_ns: int | None = None) -> RetiredKey:
-        """Refuse a key from now on, and mark what it signed since a time (default: now).
+        """Refuse a key from now on, and mark events that it signed since a given time (default: now).
 
         A key that has a successor keeps it: then only the mark is set. The caller has checked the actor's right.
         """
@@ -136,7 +136,7 @@ class KeyChanges:
         return known
 
     def _retire(self, unit: Unit, ended: RetiredKey) -> RetiredKey:
-        """Write the end of a key, and move what it has to its successor."""
+        """Record the end of a key, and move its memberships and queues to its successor."""
         node, successor = ended.node, str(ended.successor)
         self._check_known(unit, node)
         self._check_unused(unit, successor)
@@ -151,7 +151,7 @@ class KeyChanges:
         return self._save(unit, ended, ended.actor)
 
     def _hold(self, unit: Unit, ended: RetiredKey) -> None:
-        """Let the successor wait where admins approve new keys; Meshes.retire decides the same for memory."""
+        """Let the successor wait in meshes whose admins approve new keys; Meshes.retire does the same in memory."""
         for mesh in self._meshes.all():
             held = mesh.held_after(ended)
             if held is not None and ended.node not in mesh.held:  # otherwise the entry has moved to the successor

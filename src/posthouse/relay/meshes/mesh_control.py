@@ -1,7 +1,7 @@
 """Limits, usage and state of meshes, as admins of a mesh and of the relay see and change them.
 
 Admins of a mesh set its own limits, within what admins of the relay allow. Only the latter suspend, resume and delete
-a mesh. A suspended mesh keeps everything and lets no node in. A deleted mesh loses members and rights at once and its
+a mesh. A suspended mesh keeps everything but admits no node. A deleted mesh loses members and rights at once and its
 content in the background; its name stays taken, so that old invites and cursors never mean another mesh.
 """
 
@@ -73,7 +73,7 @@ class MeshControl:
         return self._meshes.require(actor, mesh, Right.ADMINISTER)
 
     async def suspend(self, actor: str, mesh: str, *, is_suspended: bool) -> MeshRow:
-        """Let no node use a mesh, or let its members use it again."""
+        """Suspend a mesh for all nodes, or let its members use it again."""
         state = MeshState.SUSPENDED if is_suspended else MeshState.ACTIVE
 
         def prepare() -> tuple[Callable[[Unit], MeshRow], Callable[[MeshRow], None]]:
@@ -89,7 +89,7 @@ class MeshControl:
         return await self._changes.make(prepare)
 
     async def delete(self, actor: str, mesh: str) -> None:
-        """Delete a mesh for ever: it has no members any more, and its content is removed in the background."""
+        """Delete a mesh permanently: it loses its members at once, and its content in the background."""
 
         def prepare() -> Change:
             former = self._find_other(actor, mesh).row

@@ -1,9 +1,9 @@
 """Accept messages inside the transaction: look up duplicates, find recipients with room, write, answer.
 
 One object serves the messages of one group. The route of a sender's messages to a destination is worked out once per
-group. Nothing but rows changes, so the writer may run a group again. A message is a duplicate if its sender and agent
-used its client_message_id before (the dedupe record says so) or, once the record may have been swept, if its event id
-is known. `MessageHandlers` gives the accept path the handlers of messages, confirmations, receipts and deletions.
+group. It changes only rows, so the writer may run a group again. A message is a duplicate if a dedupe record shows that
+its sender and agent used its client_message_id before, or, once that record may have been swept, if its event id is
+known. `MessageHandlers` gives the accept path the handlers of messages, confirmations, receipts and deletions.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class MessageHandlers:
         if Receipt in payloads:
             handlers[Receipt] = Receipts(unit, self.settings, effects, self._successor)
         if Deletion in payloads:
-            # the last: it finds what the others wrote
+            # last, because it has to find the rows that the others wrote
             handlers[Deletion] = Deletions(unit, self._relay, effects, quotas)
         return handlers
 
@@ -129,7 +129,7 @@ class Messages:
         names = [(mesh, node) for mesh, *nodes, _ref in routes for node in nodes if node is not None]
         self._queues = GroupQueues(unit, settings, effects, names)
         self._records, swept_through_ns = self._find_records(messages)
-        #: a later message is a duplicate only if its record says so
+        #: a later message is a duplicate only if there is a record of it
         self.check_ids_through_ns = swept_through_ns + _CLOCKS_DIFFER_NS
         #: nothing else writes while a group is decided, so each mesh is read once
         self._audiences: dict[str, MeshAudience | None] = {}

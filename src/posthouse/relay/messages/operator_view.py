@@ -75,7 +75,7 @@ class QueueOperations:
         states: Sequence[State] = tuple(OPEN),
         via: str | None = None,
     ) -> list[str]:
-        """Close deliveries of a queue for good, those named or all in these states; return their message ids.
+        """Close deliveries of a queue permanently: the named ones, or all in these states. Return their message ids.
 
         `via` is the program through which the operator acts, for the journal; likewise in `requeue`.
         """
@@ -94,7 +94,7 @@ class QueueOperations:
     async def requeue(
         self, actor: str, mesh: str, node: str, ids: Sequence[str] | None, via: str | None = None
     ) -> tuple[list[str], list[str]]:
-        """Open parked deliveries again at the tail; return the ids of those, and of those that had no room."""
+        """Open parked deliveries again at the tail; return their ids, and the ids of those that had no room."""
         self._meshes.require(actor, mesh, Right.ADMINISTER)
         _check_ids(ids)
         queue_max = self._sessions.settings.queue_max
@@ -107,7 +107,7 @@ class QueueOperations:
 
 
 def states_named(name: str) -> frozenset[State]:
-    """Return the states that a name stands for: open, parked, or one state."""
+    """Return the states that a name covers: open, parked, or a single state."""
     if name == "open":
         return OPEN
     return PARKED if name == "parked" else frozenset({State(name)})

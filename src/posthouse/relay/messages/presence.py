@@ -1,8 +1,8 @@
 """Presence: the roster of a mesh, the nodes and agents that are online, and profiles, for its open reader sessions.
 
-Changes that happen together are sent as one shared frame. A node that leaves and comes back within a moment is never
-shown as offline. A node's sessions say which of its agents are online; that is never stored. A roster shows the agents
-of profiles up to a bound; a reader fetches the profiles whose agents it does not show.
+Changes that happen together are sent as one shared frame. A node that reconnects within a moment is never shown as
+offline. A node's sessions say which of its agents are online; that is never stored. A roster shows the agents of
+profiles up to a bound; a reader fetches the profiles whose agents it does not show.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _profile = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class ShownProfile(NamedTuple):
-    """What the members of a mesh are shown of a profile."""
+    """The part of a profile that members of a mesh see."""
 
     status: str | None = None
     #: None: it lists none, or the roster has no room for more
@@ -39,7 +39,7 @@ _NO_PROFILE = ShownProfile()
 
 
 def shown_profiles(profiles: Iterable[bytes]) -> dict[str, ShownProfile]:
-    """Return what is shown of profiles, by node."""
+    """Return the visible part of profiles, by node."""
     found: dict[str, ShownProfile] = {}
     room = ROSTER_AGENTS_BYTES
     for raw in profiles:
@@ -52,7 +52,7 @@ def shown_profiles(profiles: Iterable[bytes]) -> dict[str, ShownProfile]:
 
 
 def _shown(event: Event) -> ShownProfile:
-    """Return what is shown of a profile; a malformed one, accepted before lists were checked, shows nothing."""
+    """Return the visible part of a profile; empty for a malformed one, accepted before lists were checked."""
     try:
         status = _profile(event.content).get("status")
         return ShownProfile(status if isinstance(status, str) else None, read_agents(event.content))

@@ -118,7 +118,7 @@ _decode_commands = msgspec.json.Decoder(list[tuple[str, int, Event, dict[str, An
 
 
 class DeliverySpans:
-    """The spans of one session: its attempts to hand over traced messages, until they end.
+    """The spans of one session: its attempts to deliver traced messages, until they end.
 
     Only while the relay exports traces, and only for messages whose senders trace them: every other delivery costs a
     search in the bytes that are sent anyway.
@@ -146,7 +146,7 @@ class DeliverySpans:
                 span.end(failure)
 
     def close(self) -> None:
-        """End what is left, because the connection has ended."""
+        """End all remaining spans, because the connection has ended."""
         self.end(list(self._open), CONNECTION_ENDED)
 
 
@@ -359,7 +359,7 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
             self.host.note_flushed(self.host.clock.boot_ns() - self._opened_ns)
 
     async def _begin(self) -> bool:
-        """Send what comes before all messages; return True if some wait."""
+        """Send the notices that precede all messages; return True if messages wait."""
         return await self.host.send_greeting(self)
 
     def _send_batch(self, offers: Sequence[Offer]) -> None:

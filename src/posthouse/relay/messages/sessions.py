@@ -34,7 +34,7 @@ from posthouse.tracing import Tracer
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
-_MAX_GAPS = 500  # shown at once; the others follow when these are filled
+_MAX_GAPS = 500  # shown at once; the rest follows when these are filled
 _FIRST_ATTEMPT = {"was_stored": False, "attempt": 1}
 
 REPLACED = "replaced_by_newer_connection"
@@ -82,7 +82,8 @@ class ReaderSessions:
         self._open: dict[Name, list[ReaderSession]] = {}
         self._deferred = DeferredWrites(committer, store.shared)
         self.presence = PresenceTracker()
-        #: ends the sessions of a node at other relays and returns the number of its new one; None: there are none
+        #: ends a node's sessions at other relays and returns the number of its new one; None if there are no other
+        #: relays
         self.take_over: Callable[[ReaderSession], Awaitable[int]] | None = None
         meshes.watch_rights(self.end_unreadable)
 
@@ -162,7 +163,7 @@ class ReaderSessions:
             session.settle(closed.seqs, closed.failure)
 
     def apply_reopened(self, mesh: str, node: str) -> None:
-        """Let the sessions of a reader read again: deliveries were put at the tail of its queue."""
+        """Let the sessions of a reader read again: its queue has new deliveries at the tail."""
         for session in self._open.get((mesh, node), ()):
             session.fall_behind()
 
@@ -171,7 +172,7 @@ class ReaderSessions:
         return bool(self.presence.sessions(mesh))
 
     def note_gap(self, mesh: str, node: str) -> None:
-        """Let the sessions of a reader say that its full queue had no room for messages of topics."""
+        """Let the sessions of a reader report that its full queue had no room for messages of topics."""
         for session in self._open.get((mesh, node), ()):
             session.has_gap = True
 
@@ -186,7 +187,7 @@ class ReaderSessions:
             session.check_in_flight()
 
     async def ended_elsewhere(self, session: ReaderSession) -> list[int]:
-        """Return the deliveries in flight that are not open any more."""
+        """Return the deliveries in flight that are no longer open."""
         seqs = session.in_flight.seqs
         if self.store.shared is None or not seqs:
             return []
@@ -300,7 +301,7 @@ class ReaderSessions:
         work: Callable[[Unit], ClosedDeliveries],
         on_done: Callable[[ClosedDeliveries], None] | None = None,
     ) -> None:
-        """Write in the background, then take what ended out of flight and call `on_done`."""
+        """Write in the background, then remove ended deliveries from those in flight and call `on_done`."""
 
         def done(closed: ClosedDeliveries) -> None:
             self.apply_closed(closed)

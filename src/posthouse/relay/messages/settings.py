@@ -11,7 +11,7 @@ from posthouse.model import limits
 
 
 class ConnectionPolicy(enum.StrEnum):
-    """What a second open session of a node does to the first."""
+    """What happens to the first session of a node when a second one opens."""
 
     PREFER_NEWEST = "prefer_newest"
     ALLOW_CONCURRENT = "allow_concurrent"
@@ -29,7 +29,7 @@ class DeliverySettings:
     sweep_s: float = limits.QUEUE_SWEEP_S
     confirm_timeout_s: float = limits.CONFIRM_TIMEOUT_S
     policy: ConnectionPolicy = ConnectionPolicy.PREFER_NEWEST
-    #: None keeps dedupe records for ever
+    #: None keeps dedupe records forever
     record_retention_days: int | None = limits.RECORD_RETENTION_DAYS
 
     @cached_property

@@ -42,7 +42,7 @@ class QueueSweeper:
         self.totals = QueueTotals()
         #: boot time of the end of the last round
         self.finished_ns = sessions.clock.boot_ns()
-        #: all dedupe records up to this seq are kept for ever
+        #: all dedupe records up to this seq are kept forever
         self._lasting_through = 0
         self._task = asyncio.create_task(self._serve(), name="sweep queues")
 
@@ -74,7 +74,7 @@ class QueueSweeper:
         """Delete expired dedupe records, oldest first.
 
         Records expire in the order they were accepted, so the first that has not expired ends the sweep; after a
-        change of the setting a younger one may have to wait for it. Records that are kept for ever are skipped once.
+        change of the setting a younger one may have to wait for it. Permanent records are skipped once.
         """
         after_seq: int | None = self._lasting_through
         while after_seq is not None:

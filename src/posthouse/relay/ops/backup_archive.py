@@ -53,7 +53,7 @@ def write_archive(copy_store: Callable[[Path], None], key: Path, target: Path) -
 
 @contextmanager
 def open_backup(path: Path, directory: Path) -> Iterator[Backup]:
-    """Yield the files of a backup, of either form; members of an archive lie in `directory` until the block ends."""
+    """Yield the files of a backup, of either form; members of an archive are in `directory` until the block ends."""
     if not tarfile.is_tarfile(path):
         yield Backup(path, None)
         return

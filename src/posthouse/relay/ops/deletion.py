@@ -1,8 +1,8 @@
 """Deletion by an administrator: select events, and publish deletions of them that the relay's key signs.
 
-Such a deletion is an event like any other: it takes the accept path, reaches streams and is archived, and its readers
-see whom it came from. Nodes see only deletions of events that they could read: direct messages are named in a deletion
-for each end. Work is bounded for each request; a caller continues after the seq that the answer names.
+Such a deletion is an event like any other: it takes the accept path, reaches streams, is archived, and shows readers
+who asked for it. Nodes see only deletions of events that they could read: direct messages are named in a deletion for
+each end. Work is bounded for each request; a caller continues after the seq that the answer names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SEQS_MOST = 400 * _SEQS_PER_READ  # that one request reads
 
 @dataclass(frozen=True, slots=True)
 class DeletionOrder:
-    """What an administrator wants deleted: events that match all filters."""
+    """The events that an administrator wants deleted: those that match all filters."""
 
     #: the administrator
     actor: str
@@ -67,7 +67,7 @@ class AdminDeletion:
         self._clock = clock
 
     async def delete(self, key: NodeKey, order: DeletionOrder) -> DeletionResult:
-        """Delete what an order selects, as much as one request may; `key` is the relay's."""
+        """Delete the events that an order selects, as many as one request may; `key` is the relay's."""
         result = DeletionResult()
         waiting: dict[_Audience, list[ContentRow]] = {}
         async for seq, found in self._select(order, key.node):
@@ -128,7 +128,7 @@ def _is_wanted(row: ContentRow, order: DeletionOrder, relay: str) -> bool:
 
 
 def _without_content(row: ContentRow) -> Event:
-    """Return what is left of an event whose content is gone; no filter finds it by other tags."""
+    """Return the remains of an event whose content was erased; filters no longer find it by its other tags."""
     return Event(
         id=row.id,
         pubkey=row.author,

@@ -148,7 +148,8 @@ class MarkKeeper:
 
     async def write(self) -> None:
         """Write the mark if the store has grown."""
-        boot_ns = self._clock.boot_ns()  # before the head: a lease that ended by then had ended when the head was read
+        # read before the head: a lease that has ended at this time had also ended when the head was read
+        boot_ns = self._clock.boot_ns()
         token_counter = await self._store.last_token()
         extent = await self._store.extent()
         if (extent.epoch, extent.head) == (self._written.epoch, self._written.head):
@@ -181,7 +182,7 @@ class Pruning:
         self._kept_after = 0
 
     async def prune(self, archived: ArchivedRange) -> tuple[Pruned, int]:
-        """Delete a range if the archive holds it; return what was deleted and the oldest seq that is left."""
+        """Delete a range if the archive holds it; return what was deleted and the oldest remaining seq."""
         async with self._lock:
             await self._check_range(archived)
             newest = await self._check_records(archived)
@@ -270,5 +271,5 @@ def _hash_lines(hasher: blake3, lines: Iterable[bytes]) -> None:
 
 def _compare_digests(archived: ArchivedRange, given: str, actual: str) -> None:
     if not same_token(given, actual):
-        # without the actual digest: a caller must prove that it has the records, not repeat what it received
+        # without the actual digest: a caller must prove that it has the records, not repeat what the relay told it
         raise error("digest_mismatch", from_seq=archived.from_seq, to_seq=archived.to_seq)

@@ -275,7 +275,7 @@ def reindex_relay(path: Path) -> None:
 
 
 def check_rules(path: Path) -> list[str]:
-    """Return what the relay's own rules find in a store, or what is damaged in its file."""
+    """Return the violations of the relay's rules in a store, or the damage of its file."""
     with shared_store_lock(path):
         db = open_reader(path)
         try:
@@ -298,8 +298,8 @@ def adjust_restored(db: apsw.Connection, clock: Clock, known_counter: int = 0) -
 
     A relay can start on a moved store again, because it has its own epoch now.
 
-    An invite that was used after the backup must not work a second time. `known_counter` is that of the store which
-    is replaced, or of its high-water mark.
+    An invite that was used after the backup must not work a second time. `known_counter` comes from the store that is
+    replaced, or from its high-water mark.
     """
     db.execute(MESHES_SQL.void_invites)
     db.execute(EVENTS_SQL.clear_moved)

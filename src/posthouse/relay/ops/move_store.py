@@ -1,9 +1,9 @@
 """Move a relay's store between a SQLite file and a database of PostgreSQL.
 
-A moved store keeps its epoch and its seqs, so cursors of readers and of the lake stay valid. The old one gets a mark
-just before the new one becomes visible, and no relay starts on it any more: a crash leaves either the old store as it
-was, or two stores, and at most the new one starts. Run again, an interrupted move finishes, and a finished one changes
-nothing. A store is only replaced by one that continues its history.
+A moved store keeps its epoch and its seqs, so cursors of readers and of the lake stay valid. Just before the new store
+becomes visible, the old one gets a mark, and no relay starts on it any more. So a crash leaves either the old store as
+it was, or two stores of which at most the new one starts. Run again, an interrupted move finishes, and a finished one
+changes nothing. A store is only replaced by one that continues its history.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The retention sweeper: applies the limits of meshes to what they have stored, in small steps beside traffic.
+"""The retention sweeper: applies the limits of meshes to their stored events, in small steps between other work.
 
 One task per relay; if several relays share a store, the leader does the work. Each round walks over the events of every
 mesh with a limit of age or versions, removes the content of deleted meshes, and forgets the ids of removed events that
@@ -79,7 +79,7 @@ class RetentionSweeper:
             self._usage = await self._store.usage()
 
     def observe_with(self, meters: Meters) -> None:
-        """Show what is stored and swept as metrics."""
+        """Publish metrics of stored and swept events."""
         self._observer = meters
         meters.watch("posthouse_relay_stored_events", lambda: sum([each.events for each in self._usage.values()]))
         meters.watch("posthouse_relay_stored_event_bytes", lambda: sum([each.bytes for each in self._usage.values()]))

@@ -1,10 +1,10 @@
-"""Export what is readable of a relay's store as JSON lines, and make a new store from such a file.
+"""Export the readable parts of a relay's store as JSON lines, and make a new store from such a file.
 
-An export reads around damage: a page that cannot be read costs the rows on it and nothing else. An import trusts only
-signatures: every event proves itself, in the order of its seq, through the same commit as a published one, so dedupe
-records, deliveries and confirmations come out as they were. Rights and times are not checked again: the relay accepted
-these events before. Invites, held locks and the journal are not exported; the counter of tokens is. If you change a
-line: 1. a new format name, 2. keep reading the old one, 3. docs/how-to/relay-backup.md.
+An export reads around damage: a page that cannot be read costs only the rows on it. An import trusts only signatures:
+every event proves itself, in the order of its seq, through the same commit as a published one, so dedupe records,
+deliveries and confirmations come out as they were. Rights and times are not checked again: the relay accepted these
+events before. Invites, held locks and the journal are not exported; the counter of tokens is. If you change a line: 1.
+a new format name, 2. keep reading the old one, 3. docs/how-to/relay-backup.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from posthouse.sqlite.store_lock import lock_path, shared_store_lock
 
 FORMAT = "posthouse-relay-export-v1"
 _EVENTS_PER_GROUP = 200
-_NO_LIMIT = 2**31  # of a queue: what the relay accepted must not be refused now
+_NO_LIMIT = 2**31  # of a queue: a message that the relay once accepted must not be refused now
 _LARGEST_GAP = 2**40  # a search for readable rows gives up beyond it: no store has that many
 
 
@@ -95,7 +95,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass
 class Exported:
-    """What an export wrote, and what it could not read."""
+    """Counts of an export: what it wrote, and what it could not read."""
 
     events: int = 0
     unreadable: list[str] = field(default_factory=list)
@@ -200,7 +200,7 @@ def _is_readable(db: apsw.Connection, seq: int) -> bool:
 
 @dataclass
 class Imported:
-    """What an import wrote, and what it refused."""
+    """Counts of an import: what it wrote, and what it refused."""
 
     events: int = 0
     refused: list[str] = field(default_factory=list)
@@ -298,7 +298,7 @@ def _raise_counter(unit: Unit, counter: int) -> None:
 
 
 def _add_meshes(unit: Unit, rows: MeshRows) -> None:
-    """Write meshes and what belongs to them, each with the record that a replay of the journal needs."""
+    """Write meshes with their members, topics and other rows, each with its journal record for a replay."""
     for mesh in rows.meshes:
         unit.save_mesh(mesh)
         unit.append("mesh.created", mesh=mesh.mesh, actor=mesh.creator, ref=mesh.mesh, body={"open": mesh.is_open})

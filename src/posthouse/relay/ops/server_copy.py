@@ -1,8 +1,8 @@
 """Copies of a relay's store in PostgreSQL as SQLite files: for backups, checks and exports; and back for restores.
 
-A copy is taken from one snapshot, so it is the store at one commit, and the relays may keep running. As a file it is
-what `posthouse relay backup` makes of a SQLite store: the same commands verify, check, export and restore it. A restore
-replaces the whole store in one transaction, and only while no relay uses the database.
+A copy is taken from one snapshot, so it is the store at one commit, and the relays may keep running. The file has the
+same form as a backup of a SQLite store, so the same commands verify, check, export and restore it. A restore replaces
+the whole store in one transaction, and only while no relay uses the database.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def backup_server(url: str, target: Path) -> None:
 
 @contextmanager
 def temporary_copy(url: str) -> Iterator[Path]:
-    """Yield a copy of the store of a database that exists until the block ends; it lies where TMPDIR says."""
+    """Yield a copy of the store of a database, in the directory of TMPDIR; it exists until the block ends."""
     with tempfile.TemporaryDirectory(prefix="posthouse-") as folder:
         path = Path(folder) / FILE_NAME
         copy_server(url, path)

@@ -1,10 +1,10 @@
 """Copy the tables of a relay's store between a SQLite file and a database of PostgreSQL, and prove the copy by digests.
 
-The names and types of columns come from the two databases, so a new table needs no change here; what only one of them
-has is listed below. A value differs at most in its type: a name that may hold any text is bytes on the server, a flag
-is an integer in the file. Each table has a digest over its rows in the order of its primary key, in which both
-databases return them; the digest of the copy is computed from what the target returns. The caller holds locks and
-transactions, so a copy is seen whole or not at all.
+The names and types of columns come from the two databases, so a new table needs no change here. The tables and columns
+that only one of them has are listed below. A value differs at most in its type: a name that may hold any text is bytes
+on the server, a flag is an integer in the file. Each table has a digest over its rows in the order of its primary key,
+in which both databases return them; the digest of the copy is computed from what the target returns. The caller holds
+locks and transactions, so a copy is seen whole or not at all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OWN = frozenset({"schema_versions", "audience_versions", "moved_to", "sqlite_se
     "change_stream",
     "changesets",
 }
-#: what relays that share a database know of each other
+#: the knowledge of relays that share a database about each other
 _OF_RELAYS = ("relays", "leader", "store_owner", "spent_challenges")
 #: tables whose rows the server keeps in parts -> the view that has the whole rows, and the other parts
 _IN_PARTS = {"mesh_usage": ("current_usage", ("usage_changes",))}
@@ -213,7 +213,7 @@ def _file_rows(db: apsw.Connection, table: Table) -> Iterator[Row]:
 
 
 def _server_rows(session: ServerConnection, table: Table) -> Iterator[Row]:
-    cursor = f"rows_of_{table.name}"  # a name of its own: a prepared FETCH returns the same columns for ever
+    cursor = f"rows_of_{table.name}"  # a separate name: a prepared FETCH always returns the same columns
     source, _parts = _IN_PARTS.get(table.name, (table.name, ()))
     session.queue(f"DECLARE {cursor} NO SCROLL CURSOR FOR {table.select(source)}")
     while rows := session.rows(f"FETCH {_ROWS_PER_FETCH} FROM {cursor}"):

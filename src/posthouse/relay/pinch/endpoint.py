@@ -174,7 +174,8 @@ class PinchEndpoint:
         async with gate:
             present = self._by_address.get(address)
             if present is not None and present.is_closing:
-                await present.ended.wait()  # bounded; else this login would get what the old connection still takes
+                # bounded: otherwise this login would get envelopes that the old connection is still reading
+                await present.ended.wait()
                 present = None
             if present is not None and await present.answers_ping():
                 return False

@@ -1,11 +1,11 @@
-"""The reader session of a Pinch address: when delivery starts, what was provably read, and what is sent again.
+"""The reader session of a Pinch address: when delivery starts, which messages were read, and which to send again.
 
-A message counts as read once a later pong arrives, or once a clean close arrives a round trip after it. A read message
-is never sent again, because the agent may have stored it and would fail on a second copy; it is parked if it stays
-unconfirmed, and a confirm still counts. Everything else is sent again, at most twice without any confirm. Only one page
-at a time is in flight without a stored proof, so a killed agent or relay leaves few messages that may arrive twice. An
-agent that closes before delivery has started is a short command-line tool: it gets only control envelopes and confirms,
-between its close frame and the answer.
+A message counts as read once a later pong arrives, or once a clean close arrives a round trip after it. It never sends
+a read message again, because the agent may have stored it and would fail on a second copy. If the message stays
+unconfirmed it is parked; a later confirm still counts. Everything else is sent again, at most twice without any
+confirm. Only one page at a time is in flight without a stored proof, so a killed agent or relay leaves few messages
+that may arrive twice. An agent that closes before delivery has started is a short command-line tool: it gets only
+control envelopes and confirms, between its close frame and the answer.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class PinchReaderSession(ReaderSession):
         self.peer.ping(lambda: self._note_read(seqs))
 
     def send_page(self, page: DeliveryPage) -> None:
-        # The skill waits until as many envelopes have come as QUEUE_STATUS says, and closes with the last one, before
-        # it confirms. If the first page comes together with QUEUE_STATUS, it has confirmed the page before it looks.
+        # The skill waits for as many envelopes as QUEUE_STATUS announces, and closes with the last one, before it
+        # confirms. If the first page arrives together with QUEUE_STATUS, the skill confirms the page before it checks.
         # A ping in the same write is answered even by an agent that the page makes fail.
         self.peer.cork()
         super().send_page(page)
@@ -139,7 +139,7 @@ class PinchReaderSession(ReaderSession):
             self._sessions.drop_confirmations(self.name, batch.confirms_through)
 
     def park_read(self) -> None:
-        """Park what was read and not confirmed, in the background."""
+        """Park messages that were read but not confirmed, in the background."""
         self._sessions.defer(self.name, lambda unit: unit.pinch.park_read(*self.name))
 
     async def _begin(self) -> bool:
@@ -152,7 +152,7 @@ class PinchReaderSession(ReaderSession):
         if pending.read:  # the relay was killed before it could park them
             self.park_read()
         count = pending.deliveries + pending.confirmations
-        # what came after the login is live, and the skill expects no QUEUE_STATUS for it
+        # messages that arrive after the login are live, and the skill expects no QUEUE_STATUS for them
         if count and before.deliveries + before.confirmations and not self.is_closed:
             self.peer.cork()
             now_ms = self._sessions.clock.wall_ns() // MILLISECOND_NS

@@ -1,7 +1,7 @@
-"""What the Pinch connections of one relay share: submissions, rate limits, counters, and blocks between addresses.
+"""The shared state of a relay's Pinch connections: submissions, rate limits, counters, and blocks between addresses.
 
-A block works in one direction, drops what is queued from the blocked address, and is not reported to that address.
-Tasks and submissions belong to the relay: they finish even if the connection that started them is gone.
+A block works in one direction, drops messages that are queued from the blocked address, and is not reported to that
+address. Tasks and submissions belong to the relay: they finish even if the connection that started them is gone.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ log = structlog.get_logger(__name__)
 
 
 class Pinch:
-    """What all Pinch connections of a relay share; it does not know the connections."""
+    """The state that all Pinch connections of a relay share; it does not know the connections."""
 
     def __init__(self, engine: RelayEngine, key: NodeKey, meters: Meters, settings: PinchSettings) -> None:
         self.engine = engine

@@ -1,8 +1,8 @@
 """Accept Pinch envelopes and confirms: write them in the relay's group commit, then notify readers and senders.
 
-Submissions are written in the order they came, and readers get them in commit order. They belong to the relay: they
-are written even if their connection is gone. A confirm counts for an open or parked delivery of its reader from the
-sender it names. Its signature was verified before; the journal keeps it for the audit.
+Submissions are written in order of arrival, and readers get them in commit order. They belong to the relay: they are
+written even if their connection is gone. A confirm counts for an open or parked delivery of its reader from the sender
+it names. Its signature was verified before; the journal keeps it for the audit.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class GroupEnvelopes:
         self.offers: dict[str, list[Offer]] = {}
 
     def reserve(self, submission: EnvelopeSubmission) -> Outcome:
-        """Reserve a place in the recipient's queue; `write` writes what was reserved."""
+        """Reserve a place in the recipient's queue for `write` to fill."""
         if self._is_duplicate(submission):
             return Outcome.DUPLICATE
         queue = self._queue(submission.recipient)
@@ -145,7 +145,7 @@ class GroupEnvelopes:
     def _close_answered(self, reader: GroupQueue, other: GroupQueue) -> None:
         """Close the control envelopes that a reader got from another agent and now answers.
 
-        A second delivery of them would overwrite the state that the answer stands for.
+        A second copy would overwrite the state that the answer confirms.
         """
         answered = self._unit.pinch.sent_controls(reader.queue_id, other.queue_id) if reader.rows else []
         if answered:

@@ -1,14 +1,14 @@
-"""The copy that a follower keeps: a store that changes only by what its leader's transactions changed, in order.
+"""The copy that a follower keeps: a store that changes only through the leader's transactions, in order.
 
 The position of the copy is a row of the copy itself and moves in the transaction that applies a group, so the copy is
 the leader's store after some transaction at every moment, also after a kill. A group that does not fit raises
-copy_invalid and changes nothing. Triggers and foreign keys are off: a group already holds what they did. A copy is
-replaced only by a complete new one. It has mode 0600, as the store has.
+copy_invalid and changes nothing. Triggers and foreign keys are off, because a group already contains their effects. A
+copy is replaced only by a complete new one. It has mode 0600, as the store has.
 
-A promoted copy is the store of a relay. It may lack the leader's last transactions, as a backup does, so what holds for
-a restored backup holds here: cursors past the copy get cursor_reset, old leases lose their tokens, invites are void.
-The new epoch begins while the file still has the name of a copy; only then the file becomes relay.db. A kill in between
-leaves a copy that neither follows nor serves until the promotion runs again.
+A promoted copy is the store of a relay. It may lack the leader's last transactions, as a backup does, so the same rules
+apply as after a restore: cursors past the copy get cursor_reset, old leases lose their tokens, invites are void. The
+new epoch begins while the file still has the name of a copy; only after that is it renamed to relay.db. A kill in
+between leaves a copy that neither follows nor serves until the promotion runs again.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class FollowedCopy:
 
 
 async def replace_copy(directory: Path, pieces: AsyncIterator[bytes]) -> FollowedCopy:
-    """Write a new copy beside the old one, check it, and put it in its place; the old one must be closed."""
+    """Write a new copy next to the old one, check it, and replace the old one, which must be closed."""
     fresh = directory / f".{COPY_NAME}.{secrets.token_hex(8)}.tmp"
     target = directory / COPY_NAME
     try:
@@ -166,7 +166,7 @@ def promote_copy(directory: Path, clock: Clock, mark_file: MarkFile) -> str:
 
 
 def _remove_wal(path: Path) -> None:
-    """Remove what a former database of this name left: SQLite would read it into the new one."""
+    """Remove the WAL of a former database of this name, which SQLite would apply to the new one."""
     for suffix in ("-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 

@@ -99,7 +99,7 @@ class Follower:
             self._close_copy()
 
     async def _follow(self) -> None:
-        """Take a copy if there is none, and apply changes as they come."""
+        """Make a copy if there is none, and apply changes as they arrive."""
         await self._check_leader()
         if self._copy is None:
             self._copy = await replace_copy(self._directory, self._client.copies.read_store())

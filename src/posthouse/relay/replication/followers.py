@@ -1,4 +1,4 @@
-"""Followers of this relay: hand out a copy of the store, then the recorded changes, to the nodes that may follow.
+"""Followers of this relay: send a copy of the store, then the recorded changes, to the nodes that may follow.
 
 A node follows only if the relay's operator lists it in `relay.followers`: a copy holds everything that the relay has.
 Recording begins with the first copy and ends when no follower has asked for a while, so that a relay without followers
@@ -42,7 +42,7 @@ class FollowSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """How far a follower had come when it last asked."""
+    """The position of a follower at its last request."""
 
     number: int
     head: int
@@ -74,7 +74,7 @@ class Followers:
         self._task = asyncio.create_task(self._watch_absence(), name="followers")
 
     def stop_waiting(self) -> None:
-        """Answer the requests that wait for changes and let no new request wait, because the relay stops."""
+        """Answer the requests that wait for changes, and let no new request wait: the relay is stopping."""
         self._is_stopping = True
         self._notify()
 

@@ -4,8 +4,8 @@
 
 The mirror is a client of both relays. It keeps a cursor for each direction in a file and continues there after a
 restart; the comparison finds what cursors miss (a restored relay, a lost file, an event that was refused for a while).
-An event that comes back is known by its id, so two mirrors never make a loop. The mirror changes nothing and trusts
-nothing: the target verifies every signature.
+A relay recognizes an event that returns by its id, so two mirrors never make a loop. The mirror changes nothing and
+trusts nothing: the target verifies every signature.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Mirrored:
     stored: int = 0
     known: int = 0
     refused: int = 0
-    #: differences whose content no relay has any more
+    #: differing ids whose content neither relay still has
     gone: int = 0
     #: bytes of fingerprints that the comparisons exchanged
     compared_bytes: int = 0
@@ -154,7 +154,7 @@ class Mirror:
             tasks.create_task(self._keep(partial(self._compare_and_wait, compare_s)))
 
     async def run_once(self) -> Mirrored:
-        """Copy what the cursors have not reached, compare once, and return what was done."""
+        """Copy the events after the cursors, compare once, and return the counts."""
         await self._catch_up()
         await self.compare()
         return self.done

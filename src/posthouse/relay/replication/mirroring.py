@@ -84,7 +84,7 @@ class Mirroring:
         self._is_stopping = False
 
     def stop_waiting(self) -> None:
-        """Answer the readers that wait and let no new reader wait, because the relay stops."""
+        """Answer the waiting readers, and let no new reader wait: the relay is stopping."""
         self._is_stopping = True
         for waker in self._wakers:
             waker.set()
@@ -127,7 +127,7 @@ class Mirroring:
 
     @contextmanager
     def _woken_by_commits(self) -> Iterator[asyncio.Event]:
-        """Yield an event that the next commit sets, even one that comes before the wait begins."""
+        """Yield an event that the next commit sets, even if the commit happens before the wait begins."""
         waker = asyncio.Event()
         self._wakers.add(waker)
         stop_listening = self._listen(lambda _batch: waker.set())
@@ -138,7 +138,7 @@ class Mirroring:
             self._wakers.discard(waker)
 
     async def fetch(self, node: str, mesh: str, ids: Sequence[str]) -> MirrorFetched:
-        """Return events of a mesh by their ids; for some only the id is left."""
+        """Return events of a mesh by their ids; for some only the id still exists."""
         self._require(node, mesh)
         found = [each for each in await self._store.find_contents(ids) if each.mesh == mesh]
         events = [msgspec.Raw(each.raw) for each in found if each.raw is not None]

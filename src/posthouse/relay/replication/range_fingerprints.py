@@ -3,8 +3,8 @@
 A key is the creation time and the id of an event as bytes, so keys order alike on every relay. A message cuts all keys
 into ranges and says one thing about each: skip it, a fingerprint, the ids in it, or the difference found in it. A side
 answers a fingerprint that is not its own with fingerprints of parts of that range, or with its ids if they are few, and
-a list of ids with the difference. Two sides answer each other in turn until a message has nothing to answer. Pure: it
-knows neither stores nor networks. If you change the encoding: 1. VERSION, 2. docs/protocol.md.
+a list of ids with the difference. The two sides answer each other until a message needs no answer. Pure: it knows
+neither stores nor networks. If you change the encoding: 1. VERSION, 2. docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def first_message() -> Message:
 
 
 def answer(keys: Sequence[bytes], message: Message, max_bytes: int = MESSAGE_BYTES) -> Message:
-    """Return what a side with these sorted keys answers to a message."""
+    """Return the answer of a side with these sorted keys to a message."""
     notes: Message = []
     low, size = 0, 0
     for note in message:
@@ -113,7 +113,7 @@ def difference_of(message: Message) -> Difference:
 
 
 def split_ids(data: bytes) -> list[bytes]:
-    """Return the ids that stand one after the other in `data`."""
+    """Return the consecutive ids in `data`."""
     return [data[at : at + ID_BYTES] for at in range(0, len(data), ID_BYTES)]
 
 

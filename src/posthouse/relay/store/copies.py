@@ -1,4 +1,4 @@
-"""What a store offers to copies of it: its changes, for followers, and keys and contents of its events, for mirrors."""
+"""What a store offers to its copies: changes for followers; keys and contents of events for mirrors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocols of deliveries, retired keys and Pinch envelopes: in a unit of work, and reads beside the writer.
+"""The protocols of deliveries, retired keys and Pinch envelopes: in a unit of work, and reads outside the writer.
 
 The invariants of posthouse.relay.store.protocol hold here too. Counters change with the rows that they count; a
 delivery has one outcome for each time it was opened; every change appends its journal record in the same unit. A
@@ -153,7 +153,7 @@ class DeliveryUnit(Protocol):
         limit: int,
         via: str | None = None,
     ) -> tuple[list[str], list[str]]:
-        """Open parked deliveries again at the tail; return the ids of those, and of those that had no room."""
+        """Open parked deliveries again at the tail; return their ids, and the ids of those that had no room."""
         ...
 
     def sweep_records(self, after_seq: int, before_ns: int, limit: int) -> SweptRecords:
@@ -179,7 +179,7 @@ class SessionReads(Protocol):
 
 
 class KeyUnit(Protocol):
-    """Retired keys and what belongs to keys, inside the writer's transaction; MeshTables implements it."""
+    """Retired keys and the rows that belong to keys, inside the writer's transaction; MeshTables implements it."""
 
     def save_retired_key(self, row: RetiredKey) -> None:
         """Retire a key; a revoked one may get a successor later."""
@@ -209,7 +209,7 @@ class KeyUnit(Protocol):
 
 
 class DeliveryReads(SessionReads, Protocol):
-    """Reads of deliveries beside the writer; each call sees one committed state."""
+    """Reads of deliveries outside the writer; each call sees one committed state."""
 
     async def waiting(self, mesh: str, node: str, opened_since_ns: int) -> int:
         """Return how many deliveries wait, without expired ones."""

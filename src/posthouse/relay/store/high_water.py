@@ -2,9 +2,10 @@
 
 A copy of relay.db that is put back by hand is a valid store; nothing in it says that acknowledged records are missing.
 The mark states epoch and head, and is written after the records that it counts, so it can only lag. A start refuses a
-store that does not reach its mark. The mark lies beside the store, or where `relay.high_water` says: a snapshot of the
-whole directory takes a mark beside the store back too. This module knows files and extents; it opens no store.
-If you change the file: give it a new format name, keep reading the old one, update docs/how-to/relay-backup.md.
+store that does not reach its mark. The mark is next to the store, unless `relay.high_water` names another place:
+restoring a snapshot of the whole directory would take a mark next to the store back too. This module knows files and
+extents; it opens no store. If you change the file: give it a new format name, keep reading the old one, update
+docs/how-to/relay-backup.md.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ServerTimeline(NamedTuple):
 
 
 class HighWater(msgspec.Struct, frozen=True):
-    """How far a store had come at one moment."""
+    """The position that a store had reached at one moment."""
 
     #: empty: the operator gave the store up
     epoch: str
@@ -86,7 +87,7 @@ class MovedTo(NamedTuple):
 
     #: as shown to people
     target: str
-    #: what names the place for certain: the path of a file, or server and database
+    #: the unambiguous name of the place: the path of a file, or server and database
     place: str
 
 

@@ -1,9 +1,9 @@
 """The protocols of the relay's store: RelayStore, and the Unit of work inside a transaction.
 
-Reads run beside the writer and see one committed state each; units run in submission order on the one group-commit
+Reads run outside the writer and see one committed state each; units run in submission order on the one group-commit
 writer. Invariants that every store keeps and the contract suite (tests/relay/store/contract.py) checks:
 
-- seq is that of the journal: gap-free, in commit order; the rows of a unit exist all or not at all;
+- seq comes from the journal: gap-free, in commit order; either all rows of a unit exist or none;
 - a result comes after its commit, in commit order; a page is in seq order and complete up to the seq it names;
 - of a replaceable or addressable address the larger (created_at_ns, id) is current, whichever arrived first.
 
@@ -160,7 +160,7 @@ class Unit(KeyUnit, Protocol):
     def has_used_invite(self, invite_id: str, node: str) -> bool: ...
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Call `undo` if this unit's rows do not stay: it takes back what the unit changed in memory."""
+        """Call `undo`, which reverts the unit's changes in memory, if this unit's rows are rolled back."""
         ...
 
     def find_overlaps(self, mesh: str, claim: Claim, now_ns: int) -> list[LockRow]:
@@ -191,7 +191,7 @@ class Unit(KeyUnit, Protocol):
     def extend_lease(self, mesh: str, row: LockRow) -> None: ...
 
     def end_lease(self, mesh: str, row: LockRow) -> None:
-        """Release a lease; its row stays only if no other lease of the name is left."""
+        """Release a lease; its row stays only if the name has no other lease."""
         ...
 
     def find_lock_request(
@@ -262,7 +262,7 @@ class Unit(KeyUnit, Protocol):
         ...
 
     def drop_oldest(self, mesh: str, excess: Usage) -> Usage:
-        """Remove the oldest events of a mesh that nothing needs, if they make enough room; return what was freed."""
+        """Remove the oldest events that a mesh no longer needs, if that makes enough room; return what was freed."""
         ...
 
     def sweep_mesh(self, mesh: str, limits: MeshLimits, now_ns: int, after_seq: int, limit: int) -> SweptEvents:
@@ -372,7 +372,7 @@ class RelayStore(LockStore, CopyReads, Protocol):
 
     @property
     def shared(self) -> SharedStore | None:
-        """What the relays of this store share; None: the store is a file, which one relay has to itself."""
+        """What the relays of this store share; None if the store is a file, which only one relay uses."""
         ...
 
     async def extent(self) -> Extent:

@@ -163,7 +163,7 @@ class RemovingEvents(ABC):
         self._journal.append("content.erased", mesh=mesh, actor=actor, ref="events", body=body)
 
     def _remove(self, rows: Sequence[ContentRow], *, keeps_digest: bool = False, is_erased: bool = False) -> None:
-        """Empty rows and delete what is derived from their content."""
+        """Empty rows, and delete everything that was derived from their content."""
         if not rows:
             return
         present = [row for row in rows if row.raw is not None]

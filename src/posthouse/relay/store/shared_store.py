@@ -1,8 +1,8 @@
 """What several relays on one store share: commits, the relays themselves and their leader, sessions, challenges.
 
-Each relay learns of the commits of the others in commit order: a group first reads what was committed since the last
-one, and between groups a notification triggers a read. So everything that a relay keeps in memory (rights, live
-subscriptions, reader sessions) changes in the one order of the journal, whichever relay wrote.
+Each relay sees the commits of the others in commit order: a group first reads the commits since the last one, and
+between groups a notification triggers a read. So everything that a relay keeps in memory (rights, live subscriptions,
+reader sessions) changes in the one order of the journal, whichever relay wrote.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class SharedStore(Protocol):
         ...
 
     def beat(self, relay_id: str, url: str, term: int | None, boot_ns: int) -> ClusterView:
-        """Raise the counter of a relay, and that of the term it leads; return what the store knows now. Blocks."""
+        """Raise the counter of a relay, and of the term that it leads; return the state of the store. Blocks."""
         ...
 
     def begin_term(self, former: int, relay_id: str, boot_id: str, boot_ns: int) -> bool:
@@ -181,7 +181,7 @@ class SharedStore(Protocol):
         ...
 
     def leave(self, relay_id: str) -> None:
-        """Forget a relay that stops; if it leads, the others need not wait. Blocks."""
+        """Remove a relay that stops; if it was the leader, the others need not wait. Blocks."""
         ...
 
     def forget_relays(self, relay_ids: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Webhooks in a store: WebhookUnit inside a transaction, WebhookReads beside the writer.
+"""Webhooks in a store: WebhookUnit inside a transaction, WebhookReads outside the writer.
 
 Both stores keep rows as JSON, under statements of the same names. This module interprets the rows; a store only runs
 its statements.
@@ -45,7 +45,7 @@ class WebhookUnit(ABC):
         self._run(self._sql.remove_parked, webhook_id)
 
     def move_creator(self, node: str, successor: str) -> None:
-        """Let webhooks and incoming hooks of a node belong to its successor."""
+        """Move the webhooks and incoming hooks of a node to its successor."""
         self._run(self._sql.move_creator, node, successor)
         self._run(self._sql.move_incoming, node, successor)
 

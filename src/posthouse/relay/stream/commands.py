@@ -1,9 +1,9 @@
 """The commands that a client may send on a stream, and the route that opens a stream.
 
 A verb is a function of the connection and its arguments (JSON bytes). It must not wait: longer work is started with
-`connection.start`. A raised error becomes a NOTICE, unless the verb has an answer of its own. The connection submits
-events and confirmations itself, the events of a frame as one list; EVENT is here only for its malformed forms. Lock
-answers carry the caller's req, because they may overtake each other.
+`connection.start`. A raised error becomes a NOTICE, unless the verb has its own answer. The connection submits events
+and confirmations itself, the events of a frame as one list; EVENT is here only for its malformed forms. Lock answers
+carry the caller's req, because they may overtake each other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One stream connection: splits frames into commands, runs them in order, and owns what belongs to the connection.
+"""One stream connection: splits frames into commands, runs them in order, and owns its subscriptions and sessions.
 
 A client cannot make the connection hold more than its bounds: the next frame is read only while few events are
-unanswered and few answers are unsent, and a client that keeps sending refused frames is closed. AUTH must come soon;
-frames are small before it, and for keys that are members of no mesh. The verbs are in posthouse.relay.stream.commands.
+unanswered and few answers are unsent, and a client that keeps sending refused frames is closed. AUTH must arrive soon;
+until then, and for keys that are in no mesh, frames have to be small. The verbs are in posthouse.relay.stream.commands.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Verb(NamedTuple):
     """A command that clients may send."""
 
     run: Callable[[Connection, Sequence[bytes]], None]
-    #: True: the operation spends a rate limit of its own, so the connection's command rate does not apply
+    #: True: the operation has its own rate limit, so the connection's command rate does not apply
     has_own_rate: bool = False
 
 
@@ -250,7 +250,7 @@ class Connection(WebSocketConnection):
     def start_read(
         self, read: Callable[[], Coroutine[Any, Any, None]], refuse: Callable[[PosthouseError], None]
     ) -> None:
-        """Run a read with an answer of its own, after earlier ones, once the peer has taken their answers.
+        """Run a read that has its own answer, after earlier reads, once the peer has taken their answers.
 
         Raises reads_exhausted when too many wait.
         """

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 SSE = "text/event-stream"
 NDJSON = "application/x-ndjson"
 _MEDIA_TYPES = {"sse": SSE, "ndjson": NDJSON}
-_FAREWELL_S = 10.0  # for the last lines of a stream; a reader that does not take them by then is dropped
+_FAREWELL_S = 10.0  # for the last lines of a stream; a reader that does not take them in time is dropped
 _encode = msgspec.json.Encoder().encode
 
 
@@ -254,7 +254,7 @@ def _count_connection(call: RelayCall, node: str) -> None:
 
 
 def _wanted(call: RelayCall) -> Wanted:
-    """Return what the request selects, and where the stream begins.
+    """Return the selection of the request, and where the stream begins.
 
     A client that resumes sends the address of its first request again with Last-Event-ID: then the header counts, and
     a limit, which only says how a stream begins, must not leave a gap.

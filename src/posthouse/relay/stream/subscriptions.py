@@ -1,9 +1,9 @@
 """Subscriptions on a stream: the commands REQ, COUNT and CLOSE, and the cursor of a REQ.
 
 A subscription sends the stored matches, EOSE, then live ones: no gap, no duplicate, ascending commit order. It reads
-pages until one reaches the end of the store, then joins the live index and buffers what is committed, reads one more
-round of pages up to seq S, and sends EOSE with S. If more is committed in the meantime than the buffer holds, it drops
-the buffer and reads on in pages. No read is open while the socket is slow.
+pages until one reaches the end of the store, then joins the live index and buffers new commits, reads one more round of
+pages up to seq S, and sends EOSE with S. If more is committed in the meantime than the buffer holds, it drops the
+buffer and reads on in pages. No read is open while the socket is slow.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Phase(enum.Enum):
 
 
 class Wanted(NamedTuple):
-    """What a subscription selects, and where it begins."""
+    """The selection of a subscription, and where it begins."""
 
     filters: Sequence[Filter]
     cursor: str | None = None
@@ -284,7 +284,7 @@ class Subscription:
             self._context.live.add(self, self.filters)
 
     def _go_live(self) -> None:
-        # nothing is awaited here, so no commit can come between EOSE and the first live event
+        # nothing is awaited here, so no commit can happen between EOSE and the first live event
         buffered = self._buffered
         self._drop_buffered()
         self._phase = _Phase.LIVE

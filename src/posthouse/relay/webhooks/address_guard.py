@@ -1,4 +1,4 @@
-"""Where webhooks may connect to: public addresses, and what the operator listed.
+"""Which addresses webhooks may connect to: public ones, and those that the operator lists.
 
 A webhook is a URL that a member chose and the relay calls, so it could reach services inside the relay's network.
 Every connection goes to an address that was checked: the resolver of the HTTP client returns allowed addresses only,
@@ -26,7 +26,7 @@ class AddressRefused(OSError):
 
 
 def embedded_address(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address stands for, else the address itself."""
+    """Return the IPv4 address that an IPv6 address maps to, otherwise the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _NAT64:

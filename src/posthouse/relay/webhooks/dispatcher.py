@@ -1,9 +1,9 @@
-"""The dispatcher of webhooks: one task for each active webhook sends what was committed, in commit order.
+"""The dispatcher of webhooks: one task per active webhook sends committed events, in commit order.
 
 At least once: the cursor of a webhook moves past an event in a transaction after its receiver has answered, so after a
 crash the last event may be sent again under the same id. A receiver that fails holds up its own webhook only. What a
-webhook may send is what its creator may read at that moment. Writes compare the cursor first, so a replay that comes in
-between is never undone.
+webhook may send is what its creator may read at that moment. Writes compare the cursor first, so they never undo a
+replay that was requested in between.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Dispatcher:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="webhooks")
 
     async def close(self) -> None:
-        """Stop; an event whose answer has not come is sent again after the next start."""
+        """Stop; an event that is still unanswered is sent again after the next start."""
         tasks = [*self._serving.values(), *([] if self._task is None else [self._task])]
         for task in tasks:
             task.cancel()
@@ -134,7 +134,7 @@ class Dispatcher:
         self._wakeup.set()  # it may have become active again while its task ended
 
     async def _serve(self, webhook_id: str) -> None:
-        """Send what one webhook has to send, until it is removed, suspended or ended."""
+        """Send the events of one webhook, until it is removed, suspended or ended."""
         waker = self._wakers[webhook_id]
         while True:
             waker.clear()

@@ -75,7 +75,7 @@ class AddedHook(NamedTuple):
 
 
 def token_hash(token: str) -> bytes:
-    """Return what the store keeps of a token."""
+    """Return the form in which the store keeps a token."""
     return blake3(token.encode()).digest()
 
 

@@ -1,7 +1,7 @@
 """Add, list, remove, retry and replay webhooks; the first argument is the node that asks.
 
-A member with the right to write adds webhooks of its own; records of the journal are for admins of the mesh. The
-creator and admins of the mesh see and manage a webhook. The secret is shown once, to the node that adds the webhook.
+A member that may write can add its own webhooks; only admins of the mesh can send records of the journal. The creator
+and admins of the mesh see and manage a webhook. The secret is shown once, to the node that adds the webhook.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NewWebhook(NamedTuple):
 
 
 class AddedWebhook(NamedTuple):
-    """A webhook and what its receiver needs to verify it: the secret, or the public key."""
+    """A webhook and the key with which its receiver verifies it: the secret, or the public key."""
 
     row: WebhookRow
     verification_key: str
@@ -67,7 +67,7 @@ class Webhooks:
         self.on_change: Callable[[], None] = lambda: None
 
     async def add(self, actor: str, new: NewWebhook) -> AddedWebhook:
-        """Add a webhook; it sends what is committed from now on."""
+        """Add a webhook; it sends events that are committed from now on."""
         self._meshes.require(actor, new.mesh, Right.ADMINISTER if new.record_types else Right.WRITE)
         await self._check(new)
         secret = webhook.new_secret() if new.secret is None else webhook.parse_secret(new.secret)
@@ -157,7 +157,7 @@ class Webhooks:
         return await self._move(actor, row, "webhook.resumed", None, await self.parked(row))
 
     async def replay(self, actor: str, webhook_id: str, since_ns: int) -> WebhookRow:
-        """Send again what was committed since a time, as far as the relay still has it."""
+        """Send again the events that were committed since a given time, as far as the relay still has them."""
         row = await self.find(actor, webhook_id)
         return await self._move(actor, row, "webhook.replayed", await seq_at(self._store, since_ns), ())
 

@@ -32,7 +32,7 @@ class Selection(NamedTuple):
 
 
 async def select_items(store: RelayStore, row: WebhookRow, after_seq: int) -> Selection:
-    """Return what a webhook has to send after a seq."""
+    """Return the events and records that a webhook has to send after a seq."""
     through_seq, is_end = (await store.extent()).head, True
     items: list[Item] = []
     filters = _filters(row)

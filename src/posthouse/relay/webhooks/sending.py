@@ -75,7 +75,7 @@ class WebhookSender:
             await session.close()
 
     async def post(self, url: str, body: bytes, headers: dict[str, str]) -> Attempt:
-        """Send a POST and return what the status of its answer means."""
+        """Send a POST and return the outcome that the status of its answer implies."""
         try:
             self._check_literal(url)
             async with self._session(is_plain=url.startswith("http:")).post(

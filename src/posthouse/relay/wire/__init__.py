@@ -1,1 +1,1 @@
-"""What the parts of a relay exchange: frames, results and rows."""
+"""The values that the parts of a relay exchange: frames, results and rows."""

@@ -1,9 +1,9 @@
 """Results of accepting an event, and the committed event that listeners get.
 
 `Accepted` is the body of 201, 200 (duplicate) and 202 (ephemeral); messages and confirmations add their own fields.
-`Declined` carries the error whose problem is the body: a refusal is a value, because a list has many results and one
-refusal must not hide the others. `Committed` is built once per event, after its commit. If you change a field: 1.
-docs/protocol.md, 2. openapi.json, 3. the client that reads it.
+`Declined` carries the error that becomes the body of the answer. A refusal is a value, because a list has many results,
+and one refusal must not hide the others. `Committed` is built once per event, after its commit. If you change a field:
+1. docs/protocol.md, 2. openapi.json, 3. the client that reads it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Accepted(msgspec.Struct, frozen=True):
 class ReplacingAccepted(Accepted, frozen=True, gc=False):
     """A replaceable or addressable event was accepted."""
 
-    #: whether it is the current event of its coordinate now; False: a newer one was there already, or came since
+    #: whether it is the current event of its coordinate now; False if there is a newer one
     current: bool = False
 
 

@@ -18,7 +18,7 @@ FIRST_DIGEST = bytes(32)
 
 
 class StreamPosition(NamedTuple):
-    """How far a recording, or a copy that follows it, has come."""
+    """The position of a recording, or of a copy that follows it."""
 
     stream: str
     number: int

@@ -171,9 +171,9 @@ NO_DELIVERIES = ClosedDeliveries("", "", [])
 
 
 class SweptRecords(NamedTuple):
-    """How far a sweep of dedupe records came."""
+    """The position that a sweep of dedupe records reached."""
 
-    #: the last of the records in front that are kept for ever
+    #: the last of the records in front that are kept forever
     lasting_seq: int
     #: where to continue; None at a record that has not expired, or at the end
     through_seq: int | None

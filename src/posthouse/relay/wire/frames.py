@@ -213,7 +213,7 @@ def read_object(argument: bytes, fields: frozenset[str], verb: str) -> dict[str,
     return value
 
 
-CLOSE_S = 2.0  # for the closing handshake; a peer that does not answer it by then is dropped
+CLOSE_S = 2.0  # for the closing handshake; a peer that does not answer in time is dropped
 # Linux's struct tcp_info: the end, and the place of tcpi_rtt and tcpi_min_rtt, in microseconds
 _TCP_INFO_BYTES, _TCP_INFO_RTT = 152, (68, 148)
 

@@ -280,7 +280,7 @@ class LockEntry(NamedTuple):
     row: LockRow
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a snapshot of the journal holds of this lease."""
+        """Return the form of this lease in a snapshot of the journal."""
         return {"mesh": self.mesh, **msgspec.to_builtins(self.row)}
 
 

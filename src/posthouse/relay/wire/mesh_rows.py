@@ -27,7 +27,7 @@ class MeshState(enum.StrEnum):
     ACTIVE = "active"
     #: no node may use it until an admin of the relay resumes it
     SUSPENDED = "suspended"
-    #: for ever; its name stays taken
+    #: forever; its name stays taken
     DELETED = "deleted"
 
 
@@ -63,7 +63,7 @@ class MemberRow(msgspec.Struct, frozen=True):
 
 
 class AccessRow(msgspec.Struct, frozen=True):
-    """Rights that are denied to a node, or to all nodes without a row of their own."""
+    """Rights that are denied to a node, or to all nodes without their own row."""
 
     mesh: str
     #: a node id, or `*`
@@ -103,7 +103,7 @@ class LimitsRow(msgspec.Struct, frozen=True):
 
 
 class RetiredKey(msgspec.Struct, frozen=True):
-    """A key that may not be used any more."""
+    """A key that may no longer be used."""
 
     node: str
     reason: KeyEnd

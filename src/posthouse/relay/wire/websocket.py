@@ -78,7 +78,7 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
         self._strangers_parser = self._protocol._payload_parser = parser
 
     def note_handled(self) -> None:
-        """Note that the connection has handled what has arrived so far."""
+        """Record that the connection has handled everything that has arrived."""
         if self._strangers_parser is not None:
             self._strangers_parser.waiting_bytes = 0
 
@@ -308,7 +308,7 @@ class WebSocketConnection(ABC):
                 self.drop_dead()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task beside the reading of frames; it ends with the connection."""
+        """Run a task in parallel with the reading of frames; it ends with the connection."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -398,7 +398,7 @@ async def serve_websocket(
     loop = asyncio.get_running_loop()
     opened_s = loop.time()
     try:
-        # a task of its own: a frame resumes the connection only, not every coroutine of the request above it
+        # a separate task, so that a frame resumes only the connection, not every coroutine of the request above it
         await loop.create_task(connection.run())
     finally:
         del connections[connection]
@@ -411,8 +411,8 @@ async def serve_websocket(
 async def keep_alive(connections: MutableMapping[ConnectionT, None], ping_s: float, pong_s: float) -> None:
     """Check all connections regularly until cancelled: one task instead of a timer for each connection.
 
-    A check that comes late waits another round: if this process was stopped or starved, the answers to its pings are in
-    the sockets and have to be read first.
+    A late check waits another round: if this process was stopped or starved, the answers to its pings are still in the
+    sockets and have to be read first.
     """
     loop = asyncio.get_running_loop()
     interval_s = min(ping_s, pong_s) / _CHECKS_PER_INTERVAL

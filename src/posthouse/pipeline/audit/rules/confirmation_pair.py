@@ -1,4 +1,4 @@
-"""Confirmations: the record of what it closed follows each accepted one, and both name the same messages."""
+"""Confirmations: after each accepted one comes the record of what it closed; both name the same messages."""
 
 from __future__ import annotations
 

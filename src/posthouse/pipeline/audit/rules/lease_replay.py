@@ -178,7 +178,7 @@ class LockAuditor(Auditor):
         self._leases.grant(row)
 
     def _check_former(self, step: Step, grant: Grant, expired: tuple[LockRow, ...]) -> Iterator[Finding]:
-        """Check that a take-over names the expired lease of its own name; others end in records of their own."""
+        """Check that a take-over names the expired lease of the same name; other leases end in separate records."""
         resource, is_take_over = grant.row.resource, grant.kind == "taken_over"
         former = next((row for row in expired if row.resource == resource), None)
         if former is None or not is_take_over:

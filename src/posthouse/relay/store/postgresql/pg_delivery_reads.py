@@ -1,4 +1,4 @@
-"""Reading deliveries on PostgreSQL, beside the writer; a page comes as the bytes that go to the reader.
+"""Reading deliveries on PostgreSQL, outside the writer; a page comes as the bytes that go to the reader.
 
 Implements DeliveryReads. Also the deliveries of a journal snapshot: all that may still change.
 """

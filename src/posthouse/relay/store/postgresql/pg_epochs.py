@@ -1,6 +1,6 @@
 """Begin the epochs of a store on PostgreSQL: the first, and a new one where records may have been lost.
 
-A relay calls `open_epoch` when it starts, under the write lock, before anything else is written: of several relays that
+A relay calls `open_epoch` when it starts, under the write lock, before anything else is written: if several relays
 start together after a failover, one begins the epoch and the others find it.
 """
 
@@ -69,7 +69,7 @@ def _continue_epoch(
 def begin_epoch_after_loss(db: ServerConnection, clock: Clock, known_counter: int) -> str:
     """Begin a new epoch, void invites and raise the counter of tokens, inside the caller's transaction.
 
-    What the store has lost may hold uses of invites, and tokens up to `known_counter` or up to now.
+    The lost records may include uses of invites, and tokens up to `known_counter` or up to now.
     """
     extent = read_extent(db)
     epoch, wall_ns = secrets.token_hex(16), clock.wall_ns()

@@ -1,10 +1,11 @@
 """Which server a store is on, and the consequences of a change of server.
 
-A standby that was promoted, and a dump that was restored, are other servers with the same tables. What the former
-server had acknowledged may be missing there, so the store begins a new epoch, unless a synchronous standby had every
-record of the epoch. An epoch counts as replicated from a commit that waited for the standby: the log is one sequence,
-so the standby has all of it. The first group that would not wait begins an epoch that does not count. A former primary
-stays writable and an address may still lead to it: a session on a lower timeline than one seen before is refused.
+A standby that was promoted, and a dump that was restored, are other servers with the same tables. Records that the
+former server had acknowledged may be missing there, so the store begins a new epoch, unless a synchronous standby had
+every record of the epoch. An epoch counts as replicated from a commit that waited for the standby: the log is one
+sequence, so the standby has all of it. The first group that would not wait begins an epoch that does not count. A
+former primary stays writable and an address may still lead to it: a session on a lower timeline than one seen before is
+refused.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class EpochRow(NamedTuple):
 
 
 class ServerChange(enum.Enum):
-    """What the server of a store means for the epoch that was last written."""
+    """What the server of a store implies for its newest epoch."""
 
     NONE = "none"
     """It is the same server."""
@@ -61,7 +62,7 @@ class ServerChange(enum.Enum):
 
 
 def change_of(row: EpochRow, server: ServerIdentity) -> ServerChange:
-    """Return what it means that an epoch is on this server now."""
+    """Return what it implies that an epoch is on this server now."""
     former = row.server
     if former is None or former == server:
         return ServerChange.NONE

@@ -124,7 +124,7 @@ class PgTransaction(JournalAppender, GroupTransaction):
             self.db.queue(FAILOVER_SQL.set_server, self._epoch, *self.server)
 
     def ask_outcome(self) -> str | None:
-        """Return what became of a transaction; on another server its number may belong to another transaction."""
+        """Return the outcome of a transaction; on another server its number may belong to another transaction."""
         if self.server == self._known_server or self._known_server is None:
             return super().ask_outcome()
         has_records = self._head != self._head_at_begin

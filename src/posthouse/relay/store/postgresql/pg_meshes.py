@@ -38,7 +38,7 @@ _decode_limits = msgspec.json.Decoder(MeshLimits).decode
 
 
 class MeshTables:
-    """Meshes and what belongs to them, invites and retired keys, inside a transaction."""
+    """Meshes with their members, access and topics, invites and retired keys, inside a transaction."""
 
     @property
     def _db(self) -> ServerConnection:

@@ -1,4 +1,4 @@
-"""Pinch envelopes on PostgreSQL: inside a transaction (PinchUnit) and beside the writer (PinchReads).
+"""Pinch envelopes on PostgreSQL: inside a transaction (PinchUnit) and outside the writer (PinchReads).
 
 Pages and confirmations come as frames that are ready for the wire.
 """

@@ -1,4 +1,4 @@
-"""Reading events, the journal and feeds on PostgreSQL, beside the writer; each call sees one committed state.
+"""Reading events, the journal and feeds on PostgreSQL, outside the writer; each call sees one committed state.
 
 EventReads implements its part of posthouse.relay.store.protocol.RelayStore. Feeds have the columns of the views that
 SQLite has. JSON is decoded here and not by the server, which refuses to read a NUL from it.

@@ -48,7 +48,7 @@ _FORGOTTEN_PER_LOGIN = 4  # more than one, so that a backlog of expired challeng
 
 
 def catch_up(_tx: Any) -> None:
-    """Unit of work that only reads what others have committed; alone it takes no lock."""
+    """A unit of work that only reads the commits of other relays; by itself it takes no lock."""
 
 
 class SharedTransaction(PgTransaction):
@@ -79,7 +79,7 @@ class SharedTransaction(PgTransaction):
         return failure if isinstance(failure, Fatal) else None
 
     def check_head(self, head: int) -> None:
-        """Read what others have committed since this relay last knew the head."""
+        """Read the commits of other relays since this relay last knew the head."""
         began_ns = self._clock.boot_ns()
         if self.known_head is None:
             self.known_head = head  # what was committed before the start is read by the engine
@@ -238,7 +238,7 @@ class PgShared:
                 raise translate(exc, self._url) from exc
 
     def _look(self, found: Sequence[tuple[str, str]]) -> None:
-        """Read what others have committed, unless a group of this relay did so already."""
+        """Read the commits of other relays, unless a group of this relay has already read them."""
         if found and all(int(head) <= (self._tx.known_head or 0) for _channel, head in found):
             return
         try:

@@ -1,8 +1,8 @@
 """Deliveries inside a transaction on SQLite: accepting messages, confirming, closing and reopening.
 
-Each step of a statement releases the interpreter lock, and winning it back beside a busy event loop costs more than
-the row. So a read returns all its rows as one JSON value, in one step. Every method changes rows, the counters of
-their queue and the journal together. Implements DeliveryUnit.
+Each step of a statement releases the interpreter lock, and getting it back from a busy event loop costs more than the
+row. So a read returns all its rows as one JSON value, in one step. Every method changes rows, the counters of their
+queue and the journal together. Implements DeliveryUnit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading deliveries on SQLite, beside the writer; a page comes as the bytes that go to the reader.
+"""Reading deliveries on SQLite, outside the writer; a page comes as the bytes that go to the reader.
 
 SQLite assembles the commands of a page, so a page costs one step however many deliveries it has. Implements
 DeliveryReads. Also the deliveries of a journal snapshot: all that may still change.

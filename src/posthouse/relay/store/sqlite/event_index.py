@@ -1,9 +1,9 @@
 """The index of events by id and by term, and the usage of meshes: written in bulk, some commits after the events.
 
-The terms of a plain event lie on four pages, its id on a fifth and its counter on a sixth: more than the event and its
-record themselves. So fewer than INDEX_EVENTS of the newest events are not in the index; `index_state` says how far it
-goes, in the same transaction, and queries read the events above it one by one. The writer, which looks up the id of
-every event that comes in, has the ids of those events in memory. Everything here can be rebuilt from the events.
+The terms of a plain event are on four pages, its id on a fifth and its counter on a sixth: more than the event and its
+record themselves. So the index lags behind by fewer than INDEX_EVENTS events; `index_state` records its position in the
+same transaction, and queries read the events after it one by one. The writer, which looks up the id of every new event,
+has the ids of those events in memory. Everything here can be rebuilt from the events.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class EventIndex:
         return found
 
     def usage_of(self, mesh: str) -> Usage:
-        """Return what a mesh has stored, with the events of this transaction."""
+        """Return what a mesh has stored, including the events of this transaction."""
         if not self._is_complete:
             self.write()
         found: Any = self._db.execute(EVENTS_SQL.usage_of, (mesh,)).fetchone()

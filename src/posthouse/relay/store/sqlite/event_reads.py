@@ -1,4 +1,4 @@
-"""Reading events, the journal and feeds on SQLite, beside the writer; each call sees one committed state.
+"""Reading events, the journal and feeds on SQLite, outside the writer; each call sees one committed state.
 
 EventReads implements its part of posthouse.relay.store.protocol.RelayStore. Reads run in the pool and return plain
 values. If you change a feed: 1. a migration that adds its next version beside the old one, 2. docs/reference, 3. the

@@ -46,7 +46,7 @@ TOKENS_RESERVED = 64  # by one write of the counter, whose page would be one mor
 
 
 class MeshTables:
-    """Meshes and what belongs to them, invites and retired keys, inside a transaction."""
+    """Meshes with their members, access and topics, invites and retired keys, inside a transaction."""
 
     _db: apsw.Connection
 

@@ -1,4 +1,4 @@
-"""Pinch envelopes on SQLite: inside a transaction (PinchUnit) and beside the writer (SessionReads).
+"""Pinch envelopes on SQLite: inside a transaction (PinchUnit) and outside the writer (SessionReads).
 
 Pages and confirmations come as frames that are ready for the wire.
 """

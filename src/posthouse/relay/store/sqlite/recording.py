@@ -30,7 +30,7 @@ from posthouse.storage.sql_files import Component, Statements
 log = get_log(__name__)
 FOLLOW = Component("follow", "posthouse.relay.store.sqlite.schema.follow")
 FOLLOW_SQL = Statements("posthouse.relay.store.sqlite.schema.follow", "follow.sql")
-#: tables that belong to a recording and not to what it records
+#: tables of the recording itself, which are not recorded
 RECORDING_TABLES = ("change_stream", "changesets")
 MAX_BYTES = 64 * 1024 * 1024  # a busy minute of a relay, or a quiet day
 
@@ -66,7 +66,7 @@ class ChangeRecording:
         return self._position is not None
 
     def resume(self, tx: JournalTransaction, epoch: str) -> None:
-        """Continue the recording of the last run, or delete what is left of one that does not match the store."""
+        """Continue the recording of the last run, or delete it if it does not match the store."""
         found: Any = tx.db.execute(FOLLOW_SQL.position).fetchone()
         if found is None:
             return
@@ -137,7 +137,7 @@ class ChangeRecording:
         self.on_recorded()
 
     def _find_excess(self, size: int) -> int:
-        """Return the last of the groups that do not fit beside a new one."""
+        """Return the last of the groups that must go to make room for a new one."""
         excess = self._kept_bytes + size - self._max_bytes
         through = 0
         for group in self.kept:

@@ -236,7 +236,7 @@ def has_store(db: apsw.Connection) -> bool:
 
 
 def find_moved(path: Path) -> MovedTo | None:
-    """Return the place that a store, which is not open, was moved to; None if it was not."""
+    """Return where a store that is not open was moved to; None if it was not moved."""
     if not path.exists() or not path.stat().st_size:
         return None
     db = open_reader(path)
