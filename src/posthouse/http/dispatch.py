@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
 
 from posthouse.http.call import BodyLimits, Call, RequestSlots, UnfinishedBodies
 from posthouse.http.guard import Guard, head_of
@@ -102,9 +103,7 @@ class Dispatcher(Generic[CallT]):
         self._observer = observer
         self._authorize = authorize
 
-    async def answer(
-        self, request: web.BaseRequest, guard: Guard | None, address: str | None = None
-    ) -> web.StreamResponse:
+    async def answer(self, request: BaseRequest, guard: Guard | None, address: str | None = None) -> StreamResponse:
         """Answer one request; `guard` is that of the socket that it came in on, and it counts for `address`."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -139,7 +138,7 @@ class Dispatcher(Generic[CallT]):
         return sent
 
     async def _run(
-        self, request: web.BaseRequest, target: Target, match: RouteMatch[CallT], address: str | None
+        self, request: BaseRequest, target: Target, match: RouteMatch[CallT], address: str | None
     ) -> HttpResponse:
         if self.context.is_stopping:
             raise error(self._codes.stopping)

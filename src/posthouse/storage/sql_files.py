@@ -10,9 +10,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
+from importlib import import_module
+from pathlib import Path
 
 _NAME = re.compile(r"^-- :name ([a-z][a-z0-9_]*)\s*$", re.MULTILINE)
+
+
+def _folder(package: str) -> Path:
+    """Return the folder of a package; importlib.resources would add half a megabyte to each server."""
+    return Path(import_module(package).__path__[0])
 
 
 class Statements:
@@ -20,7 +26,7 @@ class Statements:
 
     def __init__(self, package: str, file: str) -> None:
         self._source = f"{package}/{file}"
-        text = files(package).joinpath(file).read_text(encoding="utf-8")
+        text = _folder(package).joinpath(file).read_text(encoding="utf-8")
         names = list(_NAME.finditer(text))
         ends = [match.start() for match in names[1:]] + [len(text)]
         texts = {match[1]: text[match.end() : end].strip() for match, end in zip(names, ends, strict=True)}
@@ -47,8 +53,7 @@ class Component:
     @cached_property
     def migrations(self) -> tuple[str, ...]:
         """Return the migrations in order; number n is at position n - 1."""
-        folder = files(self.package).joinpath("migrations")
-        found = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+        found = sorted(_folder(self.package).glob("migrations/*.sql"))
         for position, file in enumerate(found, start=1):
             if int(file.name.split("_", 1)[0]) != position:
                 raise ValueError(f"{self.package}: migration {file.name} is out of order")

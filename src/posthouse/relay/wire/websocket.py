@@ -16,7 +16,11 @@ from collections.abc import Callable, Coroutine, MutableMapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import structlog
-from aiohttp import EofStream, WSCloseCode, WSMsgType, web
+from aiohttp import EofStream, WSCloseCode, WSMsgType
+from aiohttp.web_exceptions import HTTPException
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
+from aiohttp.web_ws import WebSocketResponse
 
 from posthouse.http.outbound import OutboundAccount
 from posthouse.http.server import HttpConnection
@@ -34,7 +38,7 @@ _KEEP_ALIVE = b"keep-alive"  # one payload for all: only the last such ping is w
 _CHECKS_PER_INTERVAL = 5  # pings, and the end of dead peers, are late by at most a fifth of the shorter interval
 
 
-class WebSocket(web.WebSocketResponse[Literal[False]]):
+class WebSocket(WebSocketResponse[Literal[False]]):
     """The library's WebSocket, with a callback for a frame that is too large, before the library closes for it.
 
     A connection that ends writes the close frame itself, after everything that it has buffered; then the library
@@ -58,11 +62,11 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
         self._protocol: Any = None
         self._strangers_parser: StrangersParser | None = None
 
-    async def open(self, request: web.BaseRequest, limits: EdgeLimits, outbound: OutboundAccount) -> WriteBuffer | None:
+    async def open(self, request: BaseRequest, limits: EdgeLimits, outbound: OutboundAccount) -> WriteBuffer | None:
         """Do the handshake and return the write buffer, or None if the peer is gone already."""
         try:
             writer = await self.prepare(request)
-        except web.HTTPException as refusal:
+        except HTTPException as refusal:
             raise error("upgrade_required", reason=(refusal.text or "the handshake is not valid")[:200]) from refusal
         transport = request.transport
         if transport is None:
@@ -366,14 +370,14 @@ ConnectionT = TypeVar("ConnectionT", bound=WebSocketConnection)
 
 
 async def serve_websocket(
-    request: web.BaseRequest,
+    request: BaseRequest,
     limits: EdgeLimits,
     max_frame_bytes: int,
     connections: MutableMapping[ConnectionT, None],
     outbound: OutboundAccount,
     make_connection: Callable[[WebSocket, WriteBuffer], ConnectionT],
     address: str | None,
-) -> web.StreamResponse:
+) -> StreamResponse:
     """Run one connection from the handshake to its end; until then it is among `connections`.
 
     `address` is the caller's, which behind a proxy is not the connection's.
