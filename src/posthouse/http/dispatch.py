@@ -149,8 +149,11 @@ class Dispatcher(Generic[CallT]):
         )
         self._authorize(call)
         if route.may_wait:
-            with self.slots.release():
+            self.slots.running -= 1
+            try:
                 return await route.handler(call)
+            finally:
+                self.slots.running += 1
         if not route.is_vital:
             self.slots.check()
         timeout_s = self._limits.timeout_s

@@ -115,6 +115,7 @@ class HttpServer(Server):
 
     async def _answer(self, request: BaseRequest) -> StreamResponse:
         connection = cast(HttpConnection, request.protocol)
+        connection.end_deadline()
         address = connection.address
         if address is None:
             headers = request.headers
@@ -176,14 +177,19 @@ class HttpConnection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.was_reset = exc is not None
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self.end_deadline()
         self._server.admission.leave(self)
         if self._server.outbound is not None and self.transport is not None:
             self._server.outbound.close(self.transport)
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
+
+    def end_deadline(self) -> None:
+        """Note that the headers of the first request have arrived."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def become_stranger_of(self, address: str | None) -> None:
         """Count the connection for the address of its only caller, because a proxy opened it for that caller."""

@@ -183,7 +183,8 @@ class WebSocketConnection(ABC):
         self._pongs: dict[bytes, Callable[[], None]] = {}
         self._ping_numbers = itertools.count(1)
         self._has_room = Flag(is_set=True)
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: a list, because an empty set takes 0.2 KB of each idle connection
+        self._tasks: list[asyncio.Task[None]] = []
 
     def greet(self) -> None:  # noqa: B027 - not every protocol has a greeting
         """Send the first frame, if the protocol has one."""
@@ -309,7 +310,7 @@ class WebSocketConnection(ABC):
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task beside the reading of frames; it ends with the connection."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks.append(task)
         task.add_done_callback(self._task_done)
 
     def end(self, code: int, reason: str) -> None:
@@ -359,7 +360,7 @@ class WebSocketConnection(ABC):
             on_pong()
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.remove(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
             log.error("stream_task_failed", reason=repr(failure), exc_info=failure)
             self.end(INTERNAL_ERROR, "internal")
