@@ -132,10 +132,14 @@ class Dispatcher(Generic[CallT]):
         self._observer.answered(route, response, loop.time() - started_s)
         if page is not None:
             response.headers |= page_headers(page)
-        sent = to_aiohttp(response)
+        sent = self.to_stream(request, response)
         if self.context.is_stopping:
             sent.force_close()
         return sent
+
+    def to_stream(self, request: BaseRequest, response: HttpResponse) -> StreamResponse:
+        """Return what the library sends for a response; a server may change how it is written."""
+        return to_aiohttp(response)
 
     async def _run(
         self, request: BaseRequest, target: Target, match: RouteMatch[CallT], address: str | None

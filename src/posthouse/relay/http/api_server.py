@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from aiohttp.web_request import BaseRequest
-from aiohttp.web_response import Response, StreamResponse
+from aiohttp.web_response import StreamResponse
 
 from posthouse.http.admission import AdmissionLimits
 from posthouse.http.call import BodyLimits, Call
@@ -135,12 +135,10 @@ def authorize(call: RelayCall) -> None:
 class _RelayDispatcher(Dispatcher[RelayCall]):
     """Answers with nanoseconds as text if the caller asks for them."""
 
-    async def answer(self, request: BaseRequest, guard: Guard | None, address: str | None = None) -> StreamResponse:
-        response = await super().answer(request, guard, address)
-        is_wanted = NS_HEADER in request.headers and response.content_type.endswith("json")
-        if is_wanted and isinstance(response, Response) and isinstance(response.body, bytes):
+    def to_stream(self, request: BaseRequest, response: HttpResponse) -> StreamResponse:
+        if response.response is None and NS_HEADER in request.headers and response.media_type.endswith("json"):
             response.body = write_ns_as_text(response.body)
-        return response
+        return super().to_stream(request, response)
 
 
 class _RequestCounter:

@@ -68,6 +68,7 @@ class WebSocket(WebSocketResponse[Literal[False]]):
             writer = await self.prepare(request)
         except HTTPException as refusal:
             raise error("upgrade_required", reason=(refusal.text or "the handshake is not valid")[:200]) from refusal
+        self.headers.clear()  # the peer has them
         transport = request.transport
         if transport is None:
             return None
@@ -397,8 +398,7 @@ async def serve_websocket(
     loop = asyncio.get_running_loop()
     opened_s = loop.time()
     try:
-        # a task of its own: a frame resumes the connection only, not every coroutine of the request above it
-        await loop.create_task(connection.run())
+        await connection.run()
     finally:
         del connections[connection]
         connection.log_end(loop.time() - opened_s)
