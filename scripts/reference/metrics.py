@@ -6,8 +6,8 @@ A registry is `METRICS`, values with `name`, `kind`, `labels` (a tuple) and `hel
 from __future__ import annotations
 
 from posthouse.daemon.metrics import METRICS as DAEMON_METRICS
+from posthouse.model.metric import Metric
 from posthouse.model.metrics import METRICS as RELAY_METRICS
-from posthouse.model.metrics import Metric
 from posthouse.pipeline.run.run_metrics import METRICS as PIPELINE_METRICS
 from scripts.reference.markdown import code, table
 

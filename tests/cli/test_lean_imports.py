@@ -14,6 +14,8 @@ from tests.cli.answering import environment
 
 #: used by other commands, for rare requests or for mistakes
 UNUSED = {"difflib", "jinja2", "plistlib", "pyarrow", "pygments", "pyrage", "rich", "smtplib", "tomlkit", "zoneinfo"}
+#: of aiohttp.web, structlog, the metrics of others and importlib.resources
+UNUSED |= {"argparse", "colorama", "greenlet", "prometheus_client", "zipfile"}
 SERVE = (
     "import sys\n"
     "from posthouse.cli.main import main\n"

@@ -5,16 +5,9 @@ Labels have few, known values; never a node, a topic or an id. Gauges are read w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.registry import Collector
-
-from posthouse.model.metrics import Metric
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from posthouse.model.metric import Metric, Values, render_metrics
 
 METRICS: tuple[Metric, ...] = (
     Metric("posthouse_daemon_requests_total", "counter", "Requests answered.", ("route", "status")),
@@ -55,24 +48,11 @@ class Meters:
 
     def render(self, gauges: Mapping[str, float]) -> bytes:
         """Return all metrics in the Prometheus text format; `gauges` are the current values."""
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collector(self._counts, gauges))
-        return generate_latest(registry)
 
-
-class _Collector(Collector):
-    def __init__(self, counts: Mapping[str, Mapping[tuple[str, ...], int]], gauges: Mapping[str, float]) -> None:
-        self._counts = counts
-        self._gauges = gauges
-
-    def collect(self) -> Iterator[Family]:
-        for metric in METRICS:
+        def read(metric: Metric) -> Values:
             if metric.kind == "gauge":
-                gauge = GaugeMetricFamily(metric.name, metric.help)
-                gauge.add_metric([], self._gauges.get(metric.name, 0.0))
-                yield gauge
-                continue
-            counter = CounterMetricFamily(metric.name, metric.help, labels=list(metric.labels))
-            for labels, value in (self._counts[metric.name] or ({} if metric.labels else {(): 0})).items():
-                counter.add_metric(list(labels), value)
-            yield counter
+                return {(): gauges.get(metric.name, 0.0)}
+            counts = self._counts[metric.name]
+            return counts if counts or metric.labels else {(): 0}
+
+        return render_metrics(METRICS, read).encode()

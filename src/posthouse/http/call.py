@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_exceptions import HTTPException
 from aiohttp.web_protocol import RequestPayloadError
+from aiohttp.web_request import BaseRequest
 
 from posthouse.http.router import Route, Target
 from posthouse.model.errors import PosthouseError, error
@@ -133,7 +134,7 @@ class Call(Generic[ContextT]):
     """A request that was admitted and routed."""
 
     context: ContextT
-    request: web.BaseRequest
+    request: BaseRequest
     route: Route[Any]
     target: Target
     #: values of the path parameters
@@ -178,7 +179,7 @@ class Call(Generic[ContextT]):
             return await self._receive(max_bytes)
         except TimeoutError as fault:
             raise error("request_too_slow", seconds=self.limits.timeout_s) from fault
-        except (RequestPayloadError, web.HTTPException) as fault:
+        except (RequestPayloadError, HTTPException) as fault:
             raise error("http_malformed", reason="the body is not framed as its headers say") from fault
 
     async def _receive(self, max_bytes: int) -> bytes:
@@ -226,7 +227,7 @@ class Call(Generic[ContextT]):
         )
 
 
-def _check_media_type(request: web.BaseRequest) -> None:
+def _check_media_type(request: BaseRequest) -> None:
     headers = request.headers
     media_type = headers.get("Content-Type", "application/json").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
@@ -236,7 +237,7 @@ def _check_media_type(request: web.BaseRequest) -> None:
         raise error("media_type_unsupported", media_type=f"content-encoding {encoding[:40]}")
 
 
-def _invite_body(request: web.BaseRequest) -> None:
+def _invite_body(request: BaseRequest) -> None:
     """Answer `Expect: 100-continue`, only for a handler that reads the body."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(_CONTINUE)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
 
 from posthouse.http.call import BodyLimits, Call, RequestSlots, UnfinishedBodies
 from posthouse.http.guard import Guard, head_of
@@ -102,9 +103,7 @@ class Dispatcher(Generic[CallT]):
         self._observer = observer
         self._authorize = authorize
 
-    async def answer(
-        self, request: web.BaseRequest, guard: Guard | None, address: str | None = None
-    ) -> web.StreamResponse:
+    async def answer(self, request: BaseRequest, guard: Guard | None, address: str | None = None) -> StreamResponse:
         """Answer one request with the `guard` of the socket on which it arrived; it counts for `address`."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -133,13 +132,17 @@ class Dispatcher(Generic[CallT]):
         self._observer.answered(route, response, loop.time() - started_s)
         if page is not None:
             response.headers |= page_headers(page)
-        sent = to_aiohttp(response)
+        sent = self.to_stream(request, response)
         if self.context.is_stopping:
             sent.force_close()
         return sent
 
+    def to_stream(self, request: BaseRequest, response: HttpResponse) -> StreamResponse:
+        """Return what the library sends for a response; a server may change how it is written."""
+        return to_aiohttp(response)
+
     async def _run(
-        self, request: web.BaseRequest, target: Target, match: RouteMatch[CallT], address: str | None
+        self, request: BaseRequest, target: Target, match: RouteMatch[CallT], address: str | None
     ) -> HttpResponse:
         if self.context.is_stopping:
             raise error(self._codes.stopping)
@@ -150,8 +153,11 @@ class Dispatcher(Generic[CallT]):
         )
         self._authorize(call)
         if route.may_wait:
-            with self.slots.release():
+            self.slots.running -= 1
+            try:
                 return await route.handler(call)
+            finally:
+                self.slots.running += 1
         if not route.is_vital:
             self.slots.check()
         timeout_s = self._limits.timeout_s

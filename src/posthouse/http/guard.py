@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import structlog
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
 
 from posthouse.http.router import Target
 from posthouse.model.clock import Clock, system_clock
@@ -213,7 +213,7 @@ class Guard:
         return failure
 
 
-def head_of(request: web.BaseRequest, target: Target) -> RequestHead:
+def head_of(request: BaseRequest, target: Target) -> RequestHead:
     """Return the parts of an aiohttp request that the guard checks."""
     headers = request.headers
     return RequestHead(

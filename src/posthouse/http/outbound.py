@@ -19,8 +19,9 @@ from collections.abc import Callable
 from typing import cast
 
 import structlog
-from aiohttp import BytesIOPayload, web
+from aiohttp import BytesIOPayload
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web_response import Response
 
 log = structlog.get_logger(__name__)
 LARGE_BYTES = 256 * 1024  # a response above this is written in parts, as its client reads
@@ -79,7 +80,7 @@ class Outlet:
         if in_memory or self.counted:
             self._account.count(self, in_memory + self._held)
 
-    def count_response(self, response: web.Response) -> None:
+    def count_response(self, response: Response) -> None:
         """Count a response that the library writes in this iteration of the event loop; hold a large one."""
         body = response.body
         if isinstance(body, bytes) and len(body) > LARGE_BYTES:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import Response, StreamResponse
 
 from posthouse.model.errors import PosthouseError
 
@@ -36,7 +36,7 @@ class HttpResponse:
     media_type: str = JSON
     headers: dict[str, str] = field(default_factory=dict)
     #: set by a handler that has already responded, such as a stream
-    response: web.StreamResponse | None = None
+    response: StreamResponse | None = None
 
 
 def json_response(value: Any, status: int = 200) -> HttpResponse:
@@ -44,12 +44,12 @@ def json_response(value: Any, status: int = 200) -> HttpResponse:
     return HttpResponse(status, _encode(value))
 
 
-def to_aiohttp(response: HttpResponse) -> web.StreamResponse:
+def to_aiohttp(response: HttpResponse) -> StreamResponse:
     """Return the aiohttp response of a handler's response."""
     if response.response is not None:
         return response.response
     headers = {"Content-Type": response.media_type, **SAFETY_HEADERS, **response.headers}
-    return web.Response(status=response.status, body=response.body, headers=headers)
+    return Response(status=response.status, body=response.body, headers=headers)
 
 
 def to_bytes(response: HttpResponse, title: str) -> bytes:

@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import structlog
-from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response, StreamResponse
+from aiohttp.web_server import Server
 
 from posthouse.http.admission import NO_LIMITS, Admission, AdmissionLimits
 from posthouse.http.caller_address import AddressRule
@@ -56,7 +58,7 @@ class ConnectionLimits:
     admission: AdmissionLimits = NO_LIMITS
 
 
-class HttpServer(web.Server):
+class HttpServer(Server):
     """Makes and counts the connections of one listening socket."""
 
     def __init__(
@@ -111,8 +113,9 @@ class HttpServer(web.Server):
         """How many connections are open now."""
         return len(self.admission)
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer(self, request: BaseRequest) -> StreamResponse:
         connection = cast(HttpConnection, request.protocol)
+        connection.end_deadline()
         address = connection.address
         if address is None:
             headers = request.headers
@@ -120,7 +123,7 @@ class HttpServer(web.Server):
             address = self.addresses.caller(connection.peer, *given)
         response = await self.dispatcher.answer(request, self.guard, address)
         transport = request.transport
-        if self.outbound is not None and transport is not None and isinstance(response, web.Response):
+        if self.outbound is not None and transport is not None and isinstance(response, Response):
             self.outbound.open(transport).count_response(response)
         return response
 
@@ -174,14 +177,19 @@ class HttpConnection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.was_reset = exc is not None
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self.end_deadline()
         self._server.admission.leave(self)
         if self._server.outbound is not None and self.transport is not None:
             self._server.outbound.close(self.transport)
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
+
+    def end_deadline(self) -> None:
+        """Note that the headers of the first request have arrived."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def become_stranger_of(self, address: str | None) -> None:
         """Count the connection for the address of its only caller, because a proxy opened it for that caller."""
@@ -207,11 +215,11 @@ class HttpConnection(RequestHandler):
 
     def handle_error(
         self,
-        request: web.BaseRequest,
+        request: BaseRequest,
         status: int = 500,
         exc: BaseException | None = None,
         message: str | None = None,
-    ) -> web.StreamResponse:
+    ) -> StreamResponse:
         """Answer what aiohttp's parser refuses, or an exception outside of the dispatcher."""
         if isinstance(exc, ConnectionError):  # the client left in the middle of its request: no answer can reach it
             failure = error("http_malformed", reason="the connection was lost")

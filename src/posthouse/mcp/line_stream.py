@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_exceptions import HTTPException
 from aiohttp.web_protocol import RequestPayloadError
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
 
 from posthouse.http.call import Call
 from posthouse.http.response import HttpResponse
@@ -59,8 +61,8 @@ async def serve_pipe(call: Call[Any]) -> HttpResponse:
     return await _serve_lines(call.request, server, session)
 
 
-async def _serve_lines(request: web.BaseRequest, server: McpServer, session: McpSession) -> HttpResponse:
-    response = web.StreamResponse(headers={"Content-Type": MEDIA_TYPE})
+async def _serve_lines(request: BaseRequest, server: McpServer, session: McpSession) -> HttpResponse:
+    response = StreamResponse(headers={"Content-Type": MEDIA_TYPE})
     await response.prepare(request)
     task = asyncio.current_task()
     assert task is not None
@@ -75,7 +77,7 @@ async def _serve_lines(request: web.BaseRequest, server: McpServer, session: Mcp
     return HttpResponse(response=response)
 
 
-async def _answer(line: bytes | None, session: McpSession, response: web.StreamResponse) -> None:
+async def _answer(line: bytes | None, session: McpSession, response: StreamResponse) -> None:
     async def write(message: Message) -> None:
         await response.write(protocol.encode(message) + b"\n")
 
@@ -89,7 +91,7 @@ async def _answer(line: bytes | None, session: McpSession, response: web.StreamR
         await write(answer)
 
 
-async def read_lines(request: web.BaseRequest) -> AsyncIterator[bytes | None]:
+async def read_lines(request: BaseRequest) -> AsyncIterator[bytes | None]:
     """Yield the lines of a request's body; None for one that is too long, which is skipped."""
     rest = bytearray()
     is_skipping = False
@@ -108,7 +110,7 @@ async def read_lines(request: web.BaseRequest) -> AsyncIterator[bytes | None]:
                 yield None
             if is_skipping:
                 rest.clear()
-    except (RequestPayloadError, web.HTTPException) as fault:  # the pipe was killed in the middle of a line
+    except (RequestPayloadError, HTTPException) as fault:  # the pipe was killed in the middle of a line
         raise ConnectionResetError("the pipe has ended") from fault
     if rest.strip():
         yield bytes(rest)

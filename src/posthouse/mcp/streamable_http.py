@@ -15,7 +15,8 @@ import secrets
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
 
 from posthouse.http.call import Call
 from posthouse.http.response import SAFETY_HEADERS, HttpResponse
@@ -76,7 +77,7 @@ async def delete_session(call: Call[Any]) -> HttpResponse:
 
 
 async def _answer_in_session(
-    request: web.BaseRequest, server: McpServer, message: Message, name: str | None
+    request: BaseRequest, server: McpServer, message: Message, name: str | None
 ) -> HttpResponse:
     given = request.headers.get(SESSION_HEADER)
     found = None if given is None else _SESSION.fullmatch(given)
@@ -104,10 +105,10 @@ def _program_of(message: Message) -> str | None:
 class _Exchange:
     """One request and its response, which becomes a stream with the first notification."""
 
-    def __init__(self, request: web.BaseRequest, *, has_status: bool = False) -> None:
+    def __init__(self, request: BaseRequest, *, has_status: bool = False) -> None:
         self._request = request
         self._has_status = has_status
-        self._stream: web.StreamResponse | None = None
+        self._stream: StreamResponse | None = None
 
     async def answer(self, session: McpSession, message: Message) -> HttpResponse:
         with continuing(self._request.headers.get(TRACEPARENT)):
@@ -126,15 +127,15 @@ class _Exchange:
         if self._stream is None:
             if _EVENTS not in self._request.headers.get("Accept", ""):
                 return
-            self._stream = web.StreamResponse(headers={"Content-Type": _EVENTS, **SAFETY_HEADERS})
+            self._stream = StreamResponse(headers={"Content-Type": _EVENTS, **SAFETY_HEADERS})
             await self._stream.prepare(self._request)
         await self._write(self._stream, message)
 
-    async def _write(self, stream: web.StreamResponse, message: Message) -> None:
+    async def _write(self, stream: StreamResponse, message: Message) -> None:
         await stream.write(b"event: message\ndata: " + protocol.encode(message) + b"\n\n")
 
 
-def check_headers(request: web.BaseRequest, message: Message) -> bool:
+def check_headers(request: BaseRequest, message: Message) -> bool:
     """Return True for a request of a stateless version; raise if its headers do not say what its body says."""
     headers = request.headers
     version = headers.get(_VERSION_HEADER)

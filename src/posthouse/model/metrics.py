@@ -7,20 +7,7 @@ known values; never a node or an id, and a mesh only in gauges that show MESHES_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """The name, kind (counter, gauge or histogram), labels and meaning of one metric."""
-
-    name: str
-    kind: str
-    help: str
-    labels: tuple[str, ...] = ()
-    #: upper bounds of a histogram
-    buckets: tuple[float, ...] = ()
-
+from posthouse.model.metric import Metric
 
 #: Seconds: from an in-memory answer to one that waited for a disk in trouble.
 DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

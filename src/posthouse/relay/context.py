@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
 
 from posthouse.files import read_private
 from posthouse.http.call import Call
@@ -143,7 +143,7 @@ NS_HEADER = "Posthouse-Ns"
 NS_AS_TEXT = "string"
 
 
-def wants_ns_as_text(request: web.BaseRequest) -> bool:
+def wants_ns_as_text(request: BaseRequest) -> bool:
     """Return True if the caller asks for nanoseconds as decimal text, because its JSON numbers are not exact."""
     given = request.headers.get(NS_HEADER)
     if given not in (None, NS_AS_TEXT):

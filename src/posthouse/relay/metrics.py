@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.registry import Collector
-
-from posthouse.model.metrics import METRICS, Metric
+from posthouse.model.metric import HistogramValue, Metric, Values, render_metrics
+from posthouse.model.metrics import METRICS
 
 
 class MetricsObserver(Protocol):
@@ -41,15 +37,14 @@ class NullObserver:
         """Do nothing."""
 
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _DECLARED = {metric.name: metric for metric in METRICS}
 #: Returns the values of a gauge, or of a counter kept elsewhere, by their labels.
-ReadLabelled = Callable[[], Mapping[tuple[str, ...], float]]
+ReadLabelled = Callable[[], Values]
 #: labels -> value
 Counter = defaultdict[tuple[str, ...], float]
 
 
-class Meters(Collector):
+class Meters:
     """The metrics of one relay."""
 
     def __init__(self) -> None:
@@ -59,8 +54,6 @@ class Meters(Collector):
         self._gauges: dict[str, Callable[[], float]] = {}
         self._labelled: dict[str, ReadLabelled] = {}
         self._readers: dict[str, Callable[[], float]] = {}
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
         """Add to a counter."""
@@ -91,33 +84,19 @@ class Meters(Collector):
 
     def render(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
-        return generate_latest(self._registry)
+        return render_metrics(METRICS, self._read).encode()
 
-    def collect(self) -> Iterator[Family]:
-        for metric in METRICS:
-            yield self._family(metric)
-
-    def _family(self, metric: Metric) -> Family:
+    def _read(self, metric: Metric) -> Values | HistogramValue:
+        name = metric.name
         if metric.kind == "histogram":
-            return self._histograms[metric.name].family(metric)
+            return self._histograms[name].value
+        if (read_one := self._gauges.get(name) or self._readers.get(name)) is not None:
+            return {(): read_one()}
+        if (read_labelled := self._labelled.get(name)) is not None:
+            return read_labelled()
         if metric.kind == "gauge":
-            gauge = GaugeMetricFamily(metric.name, metric.help, labels=list(metric.labels))
-            if metric.name in self._gauges:
-                gauge.add_metric([], self._gauges[metric.name]())
-            elif metric.name in self._labelled:
-                for labels, value in self._labelled[metric.name]().items():
-                    gauge.add_metric(list(labels), value)
-            return gauge
-        counter = CounterMetricFamily(metric.name, metric.help, labels=list(metric.labels))
-        if metric.name in self._readers:
-            counter.add_metric([], self._readers[metric.name]())
-        elif not metric.labels:
-            counter.add_metric([], self._counts[metric.name].get((), 0))
-        else:
-            read = self._labelled.get(metric.name)
-            for labels, value in (self._counts[metric.name] if read is None else read()).items():
-                counter.add_metric(list(labels), value)
-        return counter
+            return {}
+        return self._counts[name] if metric.labels else {(): self._counts[name].get((), 0)}
 
 
 class _Histogram:
@@ -130,12 +109,6 @@ class _Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def family(self, metric: Metric) -> Family:
-        total = 0
-        buckets: list[Any] = []
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            buckets.append((bound, total))
-        family = HistogramMetricFamily(metric.name, metric.help)
-        family.add_metric([], buckets, self._sum)
-        return family
+    @property
+    def value(self) -> HistogramValue:
+        return HistogramValue(self._counts, self._sum)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
+from importlib import import_module
+from pathlib import Path
+from pkgutil import get_data
 
 _NAME = re.compile(r"^-- :name ([a-z][a-z0-9_]*)\s*$", re.MULTILINE)
 
@@ -20,7 +22,10 @@ class Statements:
 
     def __init__(self, package: str, file: str) -> None:
         self._source = f"{package}/{file}"
-        text = files(package).joinpath(file).read_text(encoding="utf-8")
+        top, *folders = package.split(".")
+        data = get_data(top, "/".join((*folders, file)))  # also from a zip, as on Spark's workers
+        assert data is not None
+        text = data.decode()
         names = list(_NAME.finditer(text))
         ends = [match.start() for match in names[1:]] + [len(text)]
         texts = {match[1]: text[match.end() : end].strip() for match, end in zip(names, ends, strict=True)}
@@ -47,8 +52,8 @@ class Component:
     @cached_property
     def migrations(self) -> tuple[str, ...]:
         """Return the migrations in order; number n is at position n - 1."""
-        folder = files(self.package).joinpath("migrations")
-        found = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+        folder = Path(import_module(self.package).__path__[0])  # importlib.resources would take half a megabyte
+        found = sorted(folder.glob("migrations/*.sql"))
         for position, file in enumerate(found, start=1):
             if int(file.name.split("_", 1)[0]) != position:
                 raise ValueError(f"{self.package}: migration {file.name} is out of order")

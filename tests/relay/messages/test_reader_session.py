@@ -43,6 +43,23 @@ async def test_backlog_comes_in_order_within_the_window(edge: Edge, alice: Autho
         assert await box.bodies(30) == [str(number) for number in range(40, 70)]
 
 
+async def test_session_with_nothing_to_send_has_no_task_until_something_comes(
+    edge: Edge, alice: Author, bob: Author
+) -> None:
+    messages = await queue(edge, alice, bob, 3)
+    async with reading(edge, bob, window=2) as box:
+        (connection,) = edge.server.context.connections
+
+        async def has_no_task() -> bool:
+            return not connection._tasks
+
+        assert await box.bodies(2) == ["0", "1"]
+        await eventually(has_no_task)
+        await box.confirm(alice, messages[0]["id"])
+        assert await box.bodies(1) == ["2"]
+        await eventually(has_no_task)
+
+
 async def test_frames_have_at_most_fifty_messages(edge: Edge, alice: Author, bob: Author) -> None:
     await queue(edge, alice, bob, 120)
     async with edge.stream(bob) as stream:

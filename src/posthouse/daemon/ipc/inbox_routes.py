@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import StreamResponse
 
 from posthouse.daemon.agents.marks import MARK, READER, InboxPosition, mark_name
 from posthouse.daemon.context import LocalCall
@@ -321,7 +321,7 @@ async def stream_events(call: LocalCall) -> HttpResponse:
         listener = context.events.subscribe(context.settings.limits.stream_events)
         try:
             stored = await _resume_filters(call)
-            response = web.StreamResponse(headers=_HEADERS)
+            response = StreamResponse(headers=_HEADERS)
             await response.prepare(call.request)
             await _write(response, _COMMENT)
             await _send_stored(response, stored, context.clock)
@@ -355,7 +355,7 @@ async def _resume_filters(call: LocalCall) -> dict[MeshNode, InboxFilter]:
     return wanted
 
 
-async def _send_stored(response: web.StreamResponse, wanted: dict[MeshNode, InboxFilter], clock: Clock) -> None:
+async def _send_stored(response: StreamResponse, wanted: dict[MeshNode, InboxFilter], clock: Clock) -> None:
     """Send the stored messages, oldest first over all meshes; leave in `wanted` the positions that were sent."""
     while True:
         pages = {node: await node.inbox.items(filter_) for node, filter_ in wanted.items()}
@@ -378,7 +378,7 @@ def _until(page: Sequence[InboxItem], through_ns: int) -> list[InboxItem]:
 
 
 async def _send_live(
-    call: LocalCall, agent: str | None, response: web.StreamResponse, listener: Listener, sent: Mapping[str, int]
+    call: LocalCall, agent: str | None, response: StreamResponse, listener: Listener, sent: Mapping[str, int]
 ) -> None:
     """Send events as they come; messages of one agent, or of all (None)."""
     comment_s = call.context.settings.limits.comment_s
@@ -399,7 +399,7 @@ def _is_unsent(event: DaemonEvent, call: LocalCall, agent: str | None, sent: Map
     return agent in (None, event.agent) and event.position > sent.get(str(mesh), 0)
 
 
-async def _write(response: web.StreamResponse, data: bytes) -> None:
+async def _write(response: StreamResponse, data: bytes) -> None:
     """Write to a client; end the stream of one that does not read, so that it frees its slot."""
     try:
         async with asyncio.timeout(_WRITE_S):

@@ -36,7 +36,6 @@ from posthouse.daemon.ipc import (
 )
 from posthouse.daemon.ipc import response_types as types
 from posthouse.daemon.mesh_node import MeshNode
-from posthouse.daemon.metrics import CONTENT_TYPE
 from posthouse.daemon.request_fields import MeshName
 from posthouse.daemon.send import SendRequest
 from posthouse.http.response import HttpResponse, json_response
@@ -47,6 +46,7 @@ from posthouse.mcp.streamable_http import delete_session, post_message
 from posthouse.model.address import AGENT_HEADER
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
 from posthouse.model.lock_api import LockGrant
+from posthouse.model.metric import CONTENT_TYPE
 from posthouse.model.node import validate_mesh_name
 from posthouse.version import __version__
 

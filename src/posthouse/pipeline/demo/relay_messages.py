@@ -42,7 +42,10 @@ class DemoReader:
         self._on_message = on_message
         self._session = ReaderSession(core.sessions, self, mesh, agent.node, RECEIVE_WINDOW)
         core.sessions.open(self._session)
-        self._task = asyncio.create_task(self._session.run())
+        self._session.wake()
+
+    def start_session(self, session: ReaderSession) -> None:
+        self._task = asyncio.create_task(session.run())
 
     async def close(self, end: SessionEnd = SessionEnd.LOST) -> None:
         """Go offline."""

@@ -8,13 +8,12 @@ metric:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from posthouse.files import write_atomic
 from posthouse.model.limits import SECOND_NS
-from posthouse.model.metrics import Metric
+from posthouse.model.metric import Metric, Values, render_metrics
 from posthouse.pipeline.run.copy_feeds import RunStep
 
 METRICS: tuple[Metric, ...] = (
@@ -29,7 +28,6 @@ METRICS: tuple[Metric, ...] = (
     ),
 )
 _MODE = 0o644  # the exporter runs as another user
-_Values = Mapping[tuple[str, ...], float]
 
 
 @dataclass
@@ -59,7 +57,7 @@ class RunFigures:
 
 def render_run(figures: RunFigures) -> str:
     """Return the metrics of a run in the Prometheus text format."""
-    values: dict[str, _Values] = {
+    values: dict[str, Values] = {
         "posthouse_pipeline_run_successful": {(): float(figures.is_successful)},
         "posthouse_pipeline_run_end_timestamp_seconds": {(): figures.ended_ns / SECOND_NS},
         "posthouse_pipeline_run_seconds": {(): (figures.ended_ns - figures.started_ns) / SECOND_NS},
@@ -68,16 +66,7 @@ def render_run(figures: RunFigures) -> str:
         "posthouse_pipeline_table_files": {(table,): float(count) for table, (count, _) in figures.files.items()},
         "posthouse_pipeline_table_bytes": {(table,): float(size) for table, (_, size) in figures.files.items()},
     }
-    lines: list[str] = []
-    for metric in METRICS:
-        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-        lines += [_sample(metric, labels, value) for labels, value in sorted(values[metric.name].items())]
-    return "\n".join(lines) + "\n"
-
-
-def _sample(metric: Metric, labels: Sequence[str], value: float) -> str:
-    named = ",".join(f'{name}="{label}"' for name, label in zip(metric.labels, labels, strict=True))
-    return f"{metric.name}{{{named}}} {value!r}" if named else f"{metric.name} {value!r}"
+    return render_metrics(METRICS, lambda metric: dict(sorted(values[metric.name].items())))
 
 
 def write_run_metrics(path: Path, figures: RunFigures) -> None:

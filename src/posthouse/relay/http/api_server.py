@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
 
 from posthouse.http.admission import AdmissionLimits
 from posthouse.http.call import BodyLimits, Call
@@ -22,11 +23,12 @@ from posthouse.http.guard import UNIX, Guard
 from posthouse.http.response import HttpResponse, problem_response
 from posthouse.http.router import Route, Router
 from posthouse.http.server import ConnectionLimits, HttpConnection, HttpServer, listen_tcp, listen_unix
+from posthouse.model.metric import CONTENT_TYPE
 from posthouse.model.strict_json import write_ns_as_text
 from posthouse.relay.context import METRICS_PATH, NS_HEADER, RelayCall, RelayContext, wants_ns_as_text
 from posthouse.relay.http.operation_routes import LOCAL_METRICS_ROUTES
 from posthouse.relay.listen import ListenAddress, Protection, site_of
-from posthouse.relay.metrics import CONTENT_TYPE, Meters
+from posthouse.relay.metrics import Meters
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 
 _CODES = ServerCodes(busy="requests_exhausted", stopping="relay_stopping", timeout="relay_not_ready")
@@ -133,14 +135,10 @@ def authorize(call: RelayCall) -> None:
 class _RelayDispatcher(Dispatcher[RelayCall]):
     """Answers with nanoseconds as text if the caller asks for them."""
 
-    async def answer(
-        self, request: web.BaseRequest, guard: Guard | None, address: str | None = None
-    ) -> web.StreamResponse:
-        response = await super().answer(request, guard, address)
-        is_wanted = NS_HEADER in request.headers and response.content_type.endswith("json")
-        if is_wanted and isinstance(response, web.Response) and isinstance(response.body, bytes):
+    def to_stream(self, request: BaseRequest, response: HttpResponse) -> StreamResponse:
+        if response.response is None and NS_HEADER in request.headers and response.media_type.endswith("json"):
             response.body = write_ns_as_text(response.body)
-        return response
+        return super().to_stream(request, response)
 
 
 class _RequestCounter:

@@ -7,7 +7,7 @@ import os
 from typing import IO, Annotated
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import StreamResponse
 from msgspec import Meta
 
 from posthouse.http.response import SAFETY_HEADERS, HttpResponse
@@ -25,7 +25,7 @@ async def send_copy(call: RelayCall) -> HttpResponse:
     """Send a copy of the store; the changes after it are recorded from now on."""
     with await call.context.engine.followers.open_copy(call.node) as file:
         size = os.fstat(file.fileno()).st_size
-        response = web.StreamResponse(
+        response = StreamResponse(
             headers={**SAFETY_HEADERS, "Content-Type": COPY_MEDIA_TYPE, "Content-Length": str(size)}
         )
         await response.prepare(call.request)
@@ -34,7 +34,7 @@ async def send_copy(call: RelayCall) -> HttpResponse:
         return HttpResponse(response=response)
 
 
-async def _send(file: IO[bytes], response: web.StreamResponse) -> None:
+async def _send(file: IO[bytes], response: StreamResponse) -> None:
     while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
         await response.write(chunk)
     await response.write_eof()

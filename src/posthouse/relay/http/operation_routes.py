@@ -31,9 +31,9 @@ from posthouse.model.api import (
 from posthouse.model.errors import error
 from posthouse.model.filters import Filter, filter_from_json
 from posthouse.model.limits import QUERY_MAX_LIMIT
+from posthouse.model.metric import CONTENT_TYPE
 from posthouse.relay.context import METRICS_PATH, RelayCall, features_of
 from posthouse.relay.http.schemas import CURSOR, LIMIT
-from posthouse.relay.metrics import CONTENT_TYPE
 from posthouse.relay.ops.deletion import DeletionOrder
 from posthouse.relay.ops.housekeeping import compact
 from posthouse.version import __version__

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_response import StreamResponse
 
 from posthouse.http.response import SAFETY_HEADERS, HttpResponse
 from posthouse.http.router import Route
@@ -93,7 +93,7 @@ async def _accept(call: RelayCall, event: Event) -> Accepted:
 
 
 async def _stream(call: RelayCall, accepted: Accepted, waiting: OpenRequest, mark: RequestMark) -> HttpResponse:
-    response = web.StreamResponse(headers=_HEADERS)
+    response = StreamResponse(headers=_HEADERS)
     await response.prepare(call.request)
     with contextlib.suppress(ConnectionResetError):  # the caller has gone
         await _write(response, msgspec.json.encode({"type": "accepted"} | msgspec.to_builtins(accepted)))
@@ -104,9 +104,7 @@ async def _stream(call: RelayCall, accepted: Accepted, waiting: OpenRequest, mar
     return HttpResponse(response=response)
 
 
-async def _send_answers(
-    call: RelayCall, response: web.StreamResponse, waiting: OpenRequest, mark: RequestMark
-) -> bytes:
+async def _send_answers(call: RelayCall, response: StreamResponse, waiting: OpenRequest, mark: RequestMark) -> bytes:
     """Send partial answers; return the last line."""
     sent: set[int] = set()
     silent_s = 0.0
@@ -140,7 +138,7 @@ async def _send_answers(
         await _write(response, line)
 
 
-async def _write(response: web.StreamResponse, line: bytes) -> None:
+async def _write(response: StreamResponse, line: bytes) -> None:
     """Write a line; end the stream of a caller that does not read."""
     try:
         async with asyncio.timeout(_WRITE_S):

@@ -60,6 +60,14 @@ class SessionHost(Protocol):
     def drop_confirmations(self, name: tuple[str, str], through_seq: int) -> None: ...
 
 
+class SessionPeer(Peer, Protocol):
+    """A connection that reader sessions send to."""
+
+    def start_session(self, session: ReaderSession) -> None:
+        """Run a session in a task, because it has something to send."""
+        ...
+
+
 class InFlight:
     """The deliveries that were sent and not confirmed, and when something last happened to them, in boot time."""
 
@@ -221,9 +229,10 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
     attempt_bounds = AttemptBounds(TIMEOUT_ATTEMPTS_MAX, FLAP_ATTEMPTS_MAX)
 
     def __init__(
-        self, host: SessionHost, peer: Peer, mesh: str, node: str, window: int, instance: str | None = None
+        self, host: SessionHost, peer: SessionPeer, mesh: str, node: str, window: int, instance: str | None = None
     ) -> None:
         super().__init__(peer)
+        self.peer: SessionPeer = peer
         self.host = host
         self.mesh = mesh
         self.node = node
@@ -245,7 +254,9 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         self._ended_meanwhile: set[int] | None = None
         #: another relay has closed deliveries of this reader
         self._must_check_flight = False
-        self._has_work = Flag()
+        self._has_begun = False
+        self._has_work = False
+        self._is_running = False
         self._is_idle = Flag()
         self._taken_bytes = peer.taken_bytes
         self._opened_ns = host.clock.boot_ns()
@@ -261,15 +272,16 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         return self.in_flight.room
 
     async def run(self) -> None:
-        """Send the backlog and what follows, until the session is closed."""
-        await self.host.prepare(self)
-        self._had_backlog = await self._begin()
-        self.wake()
-        while not self.is_closed:
-            if not self._has_work.is_set():
-                self._is_idle.set()
-            await self._has_work.wait()
-            self._has_work.clear()
+        """Send what waits, and end when nothing is left to do: a task that waits takes a kilobyte of an idle session.
+
+        The first run opens the session.
+        """
+        if not self._has_begun:
+            self._has_begun = True
+            await self.host.prepare(self)
+            self._had_backlog = await self._begin()
+        while self._has_work and not self.is_closed:
+            self._has_work = False
             if self._must_check_flight:
                 self._must_check_flight = False
                 self.settle(await self.host.ended_elsewhere(self))
@@ -278,6 +290,7 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
             if self.has_gap and self.is_at_tail:
                 self.has_gap = False
                 await self.host.send_gaps(self)
+        self._is_running = False
         self._is_idle.set()
 
     def on_sent(self, seqs: Sequence[int], needs_no_confirm: Sequence[int]) -> None:
@@ -300,8 +313,11 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         self.wake()
 
     def wake(self) -> None:
-        self._is_idle.clear()
-        self._has_work.set()
+        self._has_work = True
+        if not self._is_running and not self.is_closed:
+            self._is_running = True
+            self._is_idle.clear()
+            self.peer.start_session(self)
 
     def settle(self, seqs: Sequence[int], failure: str | None = None) -> None:
         """Take deliveries out of flight that have ended; `failure` is the state of those that were not confirmed."""

@@ -20,6 +20,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MILLISECOND_NS, PINCH_ENVELOPE_MAX_BYTES, PINCH_MESSAGE_ID_MAX_BYTES
 from posthouse.model.node import node_from_key
 from posthouse.model.pinch import confirm_bytes, parse_address
+from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, SessionEnd
 from posthouse.relay.pinch.envelopes import (
     BLOCK,
@@ -179,7 +180,7 @@ class PinchConnection(WebSocketConnection):
             sessions = self.pinch.engine.sessions
             self._session = PinchReaderSession(sessions, self, self.address, self.settings)
             sessions.open(self._session)
-            self.start(self._run_session(self._session))
+            self._session.wake()
         await self.read_frames()
 
     def send(self, envelope: bytes) -> None:
@@ -316,7 +317,10 @@ class PinchConnection(WebSocketConnection):
         self.close_session()
         await super().close()
 
-    async def _run_session(self, session: PinchReaderSession) -> None:
+    def start_session(self, session: ReaderSession) -> None:
+        self.start(self._run_session(session))
+
+    async def _run_session(self, session: ReaderSession) -> None:
         try:
             await session.run()
         except PosthouseError as failure:  # the store cannot be read now: the agent reconnects and tries again

@@ -16,7 +16,8 @@ from typing import Annotated
 from weakref import WeakValueDictionary
 
 import msgspec
-from aiohttp import web
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
 from msgspec import Meta
 
 from posthouse.http.outbound import OutboundAccount
@@ -106,8 +107,8 @@ class PinchEndpoint:
         return _routes(self)
 
     async def serve(
-        self, limits: EdgeLimits, outbound: OutboundAccount, request: web.BaseRequest, address: str | None
-    ) -> web.StreamResponse:
+        self, limits: EdgeLimits, outbound: OutboundAccount, request: BaseRequest, address: str | None
+    ) -> StreamResponse:
         """Run one connection from the handshake to its end."""
         return await serve_websocket(
             request,

@@ -18,9 +18,8 @@ from typing import NamedTuple, Protocol
 from posthouse.model.limits import DELIVERY_BATCH, MILLISECOND_NS, PINCH_ATTEMPTS_MAX
 from posthouse.model.node import PINCH_MESH
 from posthouse.model.pinch import SentMessage, read_by_close, sent_without_progress
-from posthouse.relay.messages.reader_session import ReaderSession
+from posthouse.relay.messages.reader_session import ReaderSession, SessionPeer
 from posthouse.relay.messages.sessions import ReaderSessions
-from posthouse.relay.messages.tail_cursor import Peer
 from posthouse.relay.pinch.envelopes import queue_status
 from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.store.delivery_protocol import PinchReads
@@ -43,7 +42,7 @@ class ClosingBatch(NamedTuple):
     confirms_through: int
 
 
-class PinchPeer(Peer, Protocol):
+class PinchPeer(SessionPeer, Protocol):
     """A Pinch connection."""
 
     def cork(self) -> None:

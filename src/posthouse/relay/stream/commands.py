@@ -43,7 +43,7 @@ from posthouse.relay.wire.lock_operations import (
     Unwatched,
     Watch,
 )
-from posthouse.relay.wire.websocket import INTERNAL_ERROR, POLICY_VIOLATION, serve_websocket
+from posthouse.relay.wire.websocket import POLICY_VIOLATION, serve_websocket
 
 
 def authenticate(connection: Connection, arguments: Sequence[bytes]) -> None:
@@ -88,15 +88,7 @@ def open_reader_session(connection: Connection, arguments: Sequence[bytes]) -> N
     session.agents = _agents(options.get("agents", []))
     connection.sessions[mesh] = session
     sessions.open(session)
-    connection.start(_run_session(connection, session))
-
-
-async def _run_session(connection: Connection, session: ReaderSession) -> None:
-    try:
-        await session.run()
-    except PosthouseError as failure:  # the store cannot be read now: the client reconnects and tries again
-        connection.notice(failure)
-        connection.end(INTERNAL_ERROR, failure.code)
+    session.wake()
 
 
 def _window(options: dict[str, Any]) -> int:

@@ -26,7 +26,7 @@ from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, REPLACED, SessionEnd
 from posthouse.relay.wire.accept_results import QUEUE_FULL, Accepted, Answer, Declined
 from posthouse.relay.wire.frames import Command, WriteBuffer, command_text, expect, list_text, read_commands, text_frame
-from posthouse.relay.wire.websocket import POLICY_VIOLATION, Frame, WebSocket, WebSocketConnection
+from posthouse.relay.wire.websocket import INTERNAL_ERROR, POLICY_VIOLATION, Frame, WebSocket, WebSocketConnection
 
 
 class Verb(NamedTuple):
@@ -129,7 +129,7 @@ class Connection(WebSocketConnection):
         self._is_admitted = False
         socket.limit_stranger(limits.stranger_frame_bytes, partial(self._refuse_size, limits.stranger_frame_bytes))
         loop = asyncio.get_running_loop()
-        self._login_deadline = loop.call_later(limits.login_s, self._expire_login)
+        self._login_deadline: asyncio.TimerHandle | None = loop.call_later(limits.login_s, self._expire_login)
 
     def log_in(self, node: str) -> None:
         """Act for a node from now on, or raise connections_exhausted."""
@@ -139,7 +139,7 @@ class Connection(WebSocketConnection):
         self.node = node
         if self.address is None:
             self._submitter.payer = node
-        self._login_deadline.cancel()
+        self._end_login_deadline()
 
     def _admit(self, node: str) -> PosthouseError | None:
         """Lift the limits for strangers if the node is a member of a mesh: anyone can make keys that are not."""
@@ -247,6 +247,16 @@ class Connection(WebSocketConnection):
             return
         self.submit([arguments[0]])
 
+    def start_session(self, session: ReaderSession) -> None:
+        self.start(self._run_session(session))
+
+    async def _run_session(self, session: ReaderSession) -> None:
+        try:
+            await session.run()
+        except PosthouseError as failure:  # the store cannot be read now: the client reconnects and tries again
+            self.notice(failure)
+            self.end(INTERNAL_ERROR, failure.code)
+
     def start_read(
         self, read: Callable[[], Coroutine[Any, Any, None]], refuse: Callable[[PosthouseError], None]
     ) -> None:
@@ -301,7 +311,7 @@ class Connection(WebSocketConnection):
 
     async def close(self) -> None:
         self._unwatch_rights()
-        self._login_deadline.cancel()
+        self._end_login_deadline()
         for key in list(self.lock_watches):
             self.end_watch(key)
         for subscription in list(self.subscriptions.values()):
@@ -321,6 +331,11 @@ class Connection(WebSocketConnection):
         if self.ending is None:
             self.notice(error("login_too_slow", seconds=self.context.limits.login_s))
             self.end(POLICY_VIOLATION, "login_too_slow")
+
+    def _end_login_deadline(self) -> None:
+        if self._login_deadline is not None:
+            self._login_deadline.cancel()
+            self._login_deadline = None
 
     def _take_late_frame(self, data: bytes) -> None:
         """Accept confirmations that crossed the close frame of a session that a newer one replaced."""

@@ -19,7 +19,8 @@ from typing import Annotated, Literal
 
 import msgspec
 import structlog
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion11
+from aiohttp.web_response import StreamResponse
 from msgspec import Meta
 
 from posthouse.http.response import SAFETY_HEADERS, HttpResponse, Problem
@@ -206,7 +207,7 @@ async def stream_events(call: RelayCall) -> HttpResponse:
     # a refusal has a status only before the first byte
     await call.context.engine.query(node, wanted.filters, cursor=wanted.cursor, limit=1)
     _count_connection(call, node)
-    response = web.StreamResponse(headers={**SAFETY_HEADERS, "Content-Type": media_type, "X-Accel-Buffering": "no"})
+    response = StreamResponse(headers={**SAFETY_HEADERS, "Content-Type": media_type, "X-Accel-Buffering": "no"})
     response.force_close()
     writer = await response.prepare(call.request)
     transport, limits = call.request.transport, call.context.limits
@@ -229,7 +230,7 @@ async def stream_events(call: RelayCall) -> HttpResponse:
     return HttpResponse(response=response)
 
 
-async def _serve(call: RelayCall, stream: HttpStream, response: web.StreamResponse) -> None:
+async def _serve(call: RelayCall, stream: HttpStream, response: StreamResponse) -> None:
     connection = call.request.protocol
     if isinstance(connection, HttpConnection):
         connection.on_displaced, connection.on_lost = stream.end, stream.close
