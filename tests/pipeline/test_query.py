@@ -20,6 +20,7 @@ from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.query import ask
 from posthouse.pipeline.run.copy_feeds import Copier
 from posthouse.pipeline.serve import AuditRequest, QueryServer, WhatIfRequest, ask_server, ask_server_for
+from posthouse.pipeline.tables.columns import comment
 from tests.pipeline.stores import GrowingStore
 
 if TYPE_CHECKING:
@@ -78,6 +79,13 @@ def test_a_question_that_is_wrong_or_would_change_something_is_refused(lake: Lak
         assert refused.value.code == code
     cut = ask_server(lake.path, "SELECT seq FROM bronze_journal ORDER BY seq", 5)
     assert cut is not None and (cut.rows, cut.is_cut) == ([[1], [2], [3], [4], [5]], True)
+
+
+def test_describe_tells_what_each_column_means(spark: SparkSession, lake: Lake) -> None:
+    for name in ("bronze_journal", "silver_messages"):  # the second has no file yet
+        rows = ask(spark, lake, f"DESCRIBE {name}").rows
+        assert {column: text for column, _type, text in rows} == {column: comment(name, column) for column, *_ in rows}
+        assert "lost_by_restore" in {row[0] for row in rows}
 
 
 def test_a_second_server_is_refused_and_a_killed_ones_socket_is_replaced(
