@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import stat
 import threading
 import time
@@ -11,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from posthouse.model.errors import PosthouseError
@@ -19,7 +21,14 @@ from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.query import ask
 from posthouse.pipeline.run.copy_feeds import Copier
-from posthouse.pipeline.serve import AuditRequest, QueryServer, WhatIfRequest, ask_server, ask_server_for
+from posthouse.pipeline.serve import (
+    AuditRequest,
+    QueryServer,
+    WhatIfRequest,
+    ask_server,
+    ask_server_for,
+    socket_address,
+)
 from posthouse.pipeline.tables.columns import comment
 from tests.pipeline.stores import GrowingStore
 
@@ -121,6 +130,24 @@ def test_a_long_question_does_not_hold_up_a_short_one(spark: SparkSession, lake:
     thread.join(60)
     assert [failure.code for failure in problems] == ["query_failed"]
     assert "cancelled" in str(problems[0])
+
+
+def test_a_question_whose_asker_goes_away_is_cancelled(
+    spark: SparkSession, lake: Lake, server: QueryServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    sql = "SELECT count(*) FROM range(0, 1000000000000, 1, 1) WHERE sqrt(id) = 7.5"
+    try:
+        with socket_address(lake.path) as address, socket.socket(socket.AF_UNIX) as asker:
+            asker.connect(address)
+            asker.sendall(msgspec.json.encode({"sql": sql, "limit": 1}) + b"\n")
+            wait_until(lambda: len(tracker.getActiveJobsIds()) > 0)
+        wait_until(lambda: len(tracker.getActiveJobsIds()) == 0)
+    finally:
+        spark.sparkContext.cancelAllJobs()
+    answered = ask_server(lake.path, "SELECT 1 AS one", 1)
+    assert answered is not None and answered.rows == [[1]]
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_audit_and_simulation_run_in_the_session_of_the_server(lake: Lake, server: QueryServer) -> None:

@@ -6,7 +6,8 @@ The socket is in the lake's directory and carries one JSON object per line, a re
     {"whatif": {"config": BASE64, "rules": BASE64}}      {"result": {"totals": [...], ...}}
 or {"problem": {"code": ...}}. If Java ends, the server ends as well: it closes the connection without a reply, and the
 asking process starts a Spark of its own. Each connection has a thread, and Spark shares its cores fairly between them,
-so a long audit does not hold up a query. A process that can open the socket can read the whole lake, so its mode is
+so a long audit does not hold up a query; what Spark does for a process that goes away, as by Ctrl-C, is cancelled. A
+process that can open the socket can read the whole lake, so its mode is
 0600 in a directory with mode 0700. Importing this module must not load pyspark: a query to a warm session has to be
 fast.
 """
@@ -14,11 +15,13 @@ fast.
 from __future__ import annotations
 
 import os
+import secrets
+import select
 import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +141,11 @@ class QueryServer:
         """Stop `serve`; call it from another thread."""
         self._server.shutdown()
 
+    def answer_to(self, connection: socket.socket, line: bytes) -> bytes:
+        """Return the reply to a request of a connection, as `answer` does; stop working on it if the peer closes it."""
+        with _cancelled_with(connection, self._spark):
+            return self.answer(line)
+
     def answer(self, line: bytes) -> bytes:
         """Return the reply to one request line; raise spark_stopped, and let `serve` end, if Java has ended."""
         try:
@@ -209,11 +217,40 @@ class _Handler(socketserver.StreamRequestHandler):
     server: _Listener
 
     def handle(self) -> None:
-        while line := self.rfile.readline(LINE_MAX_BYTES):
-            try:
-                self.wfile.write(self.server.owner.answer(line))
-            except PosthouseError:
-                return  # spark_stopped, which `serve` raises
+        # Spark may stop, which `serve` raises, and the asking process may go away.
+        with suppress(PosthouseError, ConnectionError):
+            while line := self.rfile.readline(LINE_MAX_BYTES):
+                self.wfile.write(self.server.owner.answer_to(self.connection, line))
+
+
+@contextmanager
+def _cancelled_with(connection: socket.socket, spark: SparkSession) -> Iterator[None]:
+    """Cancel the Spark jobs that this thread starts, those to come too, as soon as the peer closes the connection."""
+    context: Any = spark.sparkContext
+    group = secrets.token_hex(8)
+    context.setJobGroup(group, "a request of another process")
+    watched, done = socket.socketpair()
+
+    def watch() -> None:
+        ready, _, _ = select.select([connection, watched], [], [])
+        if watched not in ready and _is_closed(connection):
+            context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.close()
+        watcher.join()
+        watched.close()
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except ConnectionError:
+        return True
 
 
 def _remove_stale(lake: Path) -> None:
