@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -208,13 +209,18 @@ class Delta:
         return set(listed[0]) - set(listed[1])
 
     def _restrict_mode(self) -> None:
-        """Set the mode of the newest log files, which delta-rs creates with the umask; their directory is private."""
+        """Set the mode of new log files, which delta-rs creates with the umask; their directory is private.
+
+        The entry comes last, and older ones follow until one is private: a killed process leaves some that are not.
+        """
         if not isinstance(self.storage, LocalStorage):
             return
-        newest = f"{self.version():020}"
-        for name in (f"{newest}.json", f"{newest}.checkpoint.parquet", "_last_checkpoint"):
-            with suppress(FileNotFoundError):
-                (self.storage.path / LOG / name).chmod(FILE_MODE)
+        log = self.storage.path / LOG
+        _make_private(log / "_last_checkpoint")
+        for version in range(self.version(), -1, -1):
+            _make_private(log / f"{version:020}.checkpoint.parquet")
+            if not _make_private(log / f"{version:020}.json"):
+                return
 
     def _refuse_missing(self, files: Sequence[DataFile]) -> None:
         """Raise lake_files_missing unless this process sees every file of a commit in full."""
@@ -305,6 +311,17 @@ class Delta:
             raise error("lake_damaged", table=self.name, reason="posthouse did not create this table")
         if found > SCHEMA_VERSION:
             raise error("lake_newer", table=self.name, found=found, known=SCHEMA_VERSION)
+
+
+def _make_private(path: Path) -> bool:
+    """Return True if the mode of a file had to be changed; False also if there is no such file."""
+    try:
+        is_private = stat.S_IMODE(path.stat().st_mode) == FILE_MODE
+        if not is_private:
+            path.chmod(FILE_MODE)
+        return not is_private
+    except FileNotFoundError:
+        return False
 
 
 _GAP = re.compile(r"contiguous commit files, but found gap: .*filename: \"(\d+)\.json\".*filename: \"(\d+)\.json\"")
