@@ -141,15 +141,15 @@ class QueryServer:
         """Stop `serve`; call it from another thread."""
         self._server.shutdown()
 
-    def answer_to(self, connection: socket.socket, line: bytes) -> bytes:
-        """Return the reply to a request of a connection, as `answer` does; stop working on it if the peer closes it."""
-        with _cancelled_with(connection, self._spark):
-            return self.answer(line)
+    def answer(self, line: bytes, connection: socket.socket) -> bytes:
+        """Return the reply to one request line; raise spark_stopped, and let `serve` end, if Java has ended.
 
-    def answer(self, line: bytes) -> bytes:
-        """Return the reply to one request line; raise spark_stopped, and let `serve` end, if Java has ended."""
+        If the peer closes the connection, work on its request ends.
+        """
         try:
-            reply = self._reply(msgspec.json.decode(line, type=Request))
+            request = msgspec.json.decode(line, type=Request)
+            with _cancelled_with(connection, self._spark):
+                reply = self._reply(request)
         except msgspec.DecodeError as fault:
             reply = Reply(problem=error("usage", text=str(fault)).problem())
         except Exception as failure:
@@ -220,37 +220,45 @@ class _Handler(socketserver.StreamRequestHandler):
         # Spark may stop, which `serve` raises, and the asking process may go away.
         with suppress(PosthouseError, ConnectionError):
             while line := self.rfile.readline(LINE_MAX_BYTES):
-                self.wfile.write(self.server.owner.answer_to(self.connection, line))
+                self.wfile.write(self.server.owner.answer(line, self.connection))
 
 
 @contextmanager
 def _cancelled_with(connection: socket.socket, spark: SparkSession) -> Iterator[None]:
     """Cancel the Spark jobs that this thread starts, those to come too, as soon as the peer closes the connection."""
+    from py4j.protocol import Py4JError
+
     context: Any = spark.sparkContext
     group = secrets.token_hex(8)
     context.setJobGroup(group, "a request of another process")
     watched, done = socket.socketpair()
 
     def watch() -> None:
-        ready, _, _ = select.select([connection, watched], [], [])
-        if watched not in ready and _is_closed(connection):
-            context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+        poll = _closing(connection)
+        poll.register(watched, select.POLLIN)
+        if watched.fileno() not in {fd for fd, _event in poll.poll()}:
+            with suppress(Py4JError, OSError):  # Java may have ended
+                context._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
+    except Exception as failure:
+        if _closing(connection).poll(0):  # what failed was cancelled, and no process reads why
+            raise ConnectionAbortedError from failure
+        raise
     finally:
         done.close()
         watcher.join()
         watched.close()
 
 
-def _is_closed(connection: socket.socket) -> bool:
-    try:
-        return not connection.recv(1, socket.MSG_PEEK)
-    except ConnectionError:
-        return True
+def _closing(connection: socket.socket) -> select.poll:
+    """Return a poll that is ready once the peer has closed the connection, not when it only sends no more."""
+    poll = select.poll()
+    poll.register(connection, 0)  # nothing but POLLHUP and errors, which are always reported
+    return poll
 
 
 def _remove_stale(lake: Path) -> None:
