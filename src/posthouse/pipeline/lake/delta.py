@@ -15,7 +15,6 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -153,7 +152,7 @@ class Delta:
     def commit(self, commit: Commit, schema: pa.Schema) -> int:
         """Commit atomically and return the table's version; lake_busy if another writer has committed."""
         self.check(commit)
-        with self._reached():
+        with self.storage.reached_if_remote():
             if self.exists:
                 self._write(commit, schema, self._properties(commit))
             else:
@@ -164,7 +163,7 @@ class Delta:
         """Commit files with the same rows instead of all files of the table, and drop its partitions."""
         commit = Commit(files, version=self.version() + 1, is_rewrite=True)
         self.check(commit)
-        with self._reached():
+        with self.storage.reached_if_remote():
             self._create(commit, schema, self._properties(commit), mode="overwrite")
         return self._committed()
 
@@ -187,7 +186,7 @@ class Delta:
         if not self.exists:
             return
         metadata = self._open().metadata()
-        with self._reached():
+        with self.storage.reached_if_remote():
             wanted = _properties_of(retention_s)
             if any(metadata.configuration.get(name) != value for name, value in wanted.items()):
                 self._open().alter.set_table_properties(wanted)
@@ -197,14 +196,14 @@ class Delta:
 
     def checkpoint(self) -> int:
         """Write the state of the table to one file of its log, which replaces all older ones; return the version."""
-        with self._reached():
+        with self.storage.reached_if_remote():
             self._open().create_checkpoint()
         self._restrict_mode()
         return self.version()
 
     def replaced_files(self) -> set[str]:
         """Return the paths of files that no reader of the newest version needs, but one of an older version may."""
-        with self._reached():
+        with self.storage.reached_if_remote():
             listed = [self._open().vacuum(hours, enforce_retention_duration=False) for hours in (0, None)]
         return set(listed[0]) - set(listed[1])
 
@@ -283,10 +282,6 @@ class Delta:
         except CommitFailedError as failure:
             raise error("lake_busy", path=self.storage.uri) from failure
 
-    def _reached(self) -> AbstractContextManager[None]:
-        """Raise lake_unreachable in this context if S3 does not answer; an error of a local disk counts as damage."""
-        return nullcontext() if isinstance(self.storage, LocalStorage) else self.storage.reached()
-
     def _open(self) -> DeltaTable:
         if self._table is None:
             self._table = self._load()
@@ -297,7 +292,7 @@ class Delta:
         from deltalake.exceptions import DeltaError
 
         try:
-            with self._reached():
+            with self.storage.reached_if_remote():
                 table = DeltaTable(self.storage.uri, storage_options=self.storage.options())
             description = table.metadata().description
         except (DeltaError, OSError, ValueError) as failure:
