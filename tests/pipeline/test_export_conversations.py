@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from posthouse.pipeline.export_conversations import (
     message_of_event,
     parse_rules,
     redact,
+    redact_name,
 )
 
 RULES = """
@@ -68,6 +70,15 @@ def test_rules_drop_fields_and_replace_what_they_match_but_keep_ids() -> None:
     assert shown["sender"] == "[email]"
     assert (shown["id"], shown["is_sealed"]) == ("1", False)
     assert "meta" not in shown and "model" not in shown
+
+
+def test_rules_reach_names_of_conversations_and_every_text_in_meta_whatever_its_field_is_called() -> None:
+    rules = parse_rules("[[replace]]\npattern = 'sk-[A-Z0-9]+'")
+    meta = {"id": "sk-A1", "reply_to": ["sk-B2"], "sk-C3": {"at": "sk-D4"}}
+    named = replace(message(1, conversation="about sk-E5"), meta=meta)
+    assert "sk-" not in json.dumps([redact(named, rules), redact_name("about sk-E5", [named], rules)])
+    started = replace(message(2), id="sk-F6")  # an id, which others reply to
+    assert (redact_name("sk-F6", [started], rules), redact(started, rules)["id"]) == ("sk-F6", "sk-F6")
 
 
 def test_sealed_text_is_left_out_and_said() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import stat
 import threading
 import time
@@ -11,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from posthouse.model.errors import PosthouseError
@@ -19,7 +21,15 @@ from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.query import ask
 from posthouse.pipeline.run.copy_feeds import Copier
-from posthouse.pipeline.serve import AuditRequest, QueryServer, WhatIfRequest, ask_server, ask_server_for
+from posthouse.pipeline.serve import (
+    AuditRequest,
+    QueryServer,
+    WhatIfRequest,
+    ask_server,
+    ask_server_for,
+    socket_address,
+)
+from posthouse.pipeline.tables.columns import comment
 from tests.pipeline.stores import GrowingStore
 
 if TYPE_CHECKING:
@@ -80,6 +90,13 @@ def test_a_question_that_is_wrong_or_would_change_something_is_refused(lake: Lak
     assert cut is not None and (cut.rows, cut.is_cut) == ([[1], [2], [3], [4], [5]], True)
 
 
+def test_describe_tells_what_each_column_means(spark: SparkSession, lake: Lake) -> None:
+    for name in ("bronze_journal", "silver_messages"):  # the second has no file yet
+        rows = ask(spark, lake, f"DESCRIBE {name}").rows
+        assert {column: text for column, _type, text in rows} == {column: comment(name, column) for column, *_ in rows}
+        assert "lost_by_restore" in {row[0] for row in rows}
+
+
 def test_a_second_server_is_refused_and_a_killed_ones_socket_is_replaced(
     spark: SparkSession, lake: Lake, server: QueryServer
 ) -> None:
@@ -113,6 +130,27 @@ def test_a_long_question_does_not_hold_up_a_short_one(spark: SparkSession, lake:
     thread.join(60)
     assert [failure.code for failure in problems] == ["query_failed"]
     assert "cancelled" in str(problems[0])
+
+
+def test_a_question_whose_asker_goes_away_is_cancelled(
+    spark: SparkSession, lake: Lake, server: QueryServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    sql = "SELECT count(*) FROM range(0, 1000000000000, 1, 1) WHERE sqrt(id) = 7.5"
+    try:
+        with socket_address(lake.path) as address, socket.socket(socket.AF_UNIX) as asker:
+            asker.connect(address)
+            asker.sendall(msgspec.json.encode({"sql": sql, "limit": 1}) + b"\n")
+            wait_until(lambda: len(tracker.getActiveJobsIds()) > 0)
+        wait_until(lambda: len(tracker.getActiveJobsIds()) == 0)
+    finally:
+        spark.sparkContext.cancelAllJobs()
+    with socket_address(lake.path) as address, socket.socket(socket.AF_UNIX) as asker:
+        asker.connect(address)
+        asker.sendall(b'{"sql": "SELECT count(*) FROM bronze_journal", "limit": 1}\n')
+        asker.shutdown(socket.SHUT_WR)  # it sends no more, and waits
+        assert b"[[12]]" in asker.makefile("rb").readline()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_audit_and_simulation_run_in_the_session_of_the_server(lake: Lake, server: QueryServer) -> None:

@@ -316,6 +316,21 @@ def test_no_question_shows_a_word_of_a_file_outside_the_lake(
     assert answered == {}
 
 
+VARIABLES = ("${env:PATH}", "${system:user.home}", "${spark.sql.warehouse.dir}")
+
+
+def test_no_question_and_no_condition_shows_a_variable_of_the_process(spark: SparkSession, lake: Lake) -> None:
+    for variable in VARIABLES:
+        assert ask(spark, lake, f"SELECT '{variable}' AS text").rows == [[variable]]
+        rows = spark.createDataFrame([(variable,)], "text string")
+        assert rows.where(f"text = '{variable}'").count() == 1
+    session = spark.newSession()
+    session.conf.set("spark.sql.variable.substitute", "true")
+    for variable in VARIABLES:
+        assert session.sql(f"SELECT '{variable}' AS text").collect()[0].text != variable, "control: Spark shows it"
+        assert ask(session, lake, f"SELECT '{variable}' AS text").rows == [[variable]]
+
+
 CONDITIONS = (
     "true",
     "destination = 'builds' AND at > now() - INTERVAL 7 DAYS",

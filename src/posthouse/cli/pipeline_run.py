@@ -213,13 +213,15 @@ def _monitored(
     lake: Lake, pipeline_options: PipelineOptions, monitoring: MonitoringOptions, output: Output
 ) -> Iterator[RunFigures]:
     """Report a run to the metrics file and the lineage server that the settings name."""
+    from posthouse.pipeline.connector.source_access import parse_sources
     from posthouse.pipeline.run.openlineage import LineageRun
     from posthouse.pipeline.run.run_metrics import RunFigures
 
     clock, settings = system_clock(), monitoring.settings()
     figures = RunFigures(clock.wall_ns())
     server = _lineage_server(settings)
-    lineage = LineageRun(clock, pipeline_options.sources(), lake.location)
+    sources = [address.url for address in parse_sources(pipeline_options.sources())]  # as the lake names them
+    lineage = LineageRun(clock, sources, lake.location)
     _post(server, lineage.started(), output)
     try:
         yield figures

@@ -119,7 +119,9 @@ def export_conversations(
     """Write an export and, next to it, its manifest; return the manifest."""
     manifest = Manifest(positions_of(lake) if positions is None else positions, rules, kind)
     grouped = group_messages(read_messages(lake, manifest.positions))
-    rows = [(name, [redact(each, rules) for each in messages]) for name, messages in grouped]
+    rows = [
+        (redact_name(name, messages, rules), [redact(each, rules) for each in messages]) for name, messages in grouped
+    ]
     data = _jsonl(rows) if kind == "jsonl" else _parquet(rows)
     manifest.conversations, manifest.messages = len(rows), sum(len(messages) for _, messages in rows)
     manifest.sealed = sum(each.text is None for _, messages in grouped for each in messages)
@@ -263,21 +265,38 @@ def redact(message: ExportedMessage, rules: RedactionRules) -> dict[str, Any]:
         "model": message.model,
         "meta": dict(message.meta) or None,
     }
-    kept = {name: value for name, value in shown.items() if name not in rules.drop}
-    found: dict[str, Any] = _replaced(kept, [(re.compile(each.pattern), each.by) for each in rules.replace], "")
+    patterns = _patterns(rules)
+    found = {
+        name: value if name in _IDS else _replaced(value, patterns)
+        for name, value in shown.items()
+        if name not in rules.drop
+    }
     return found | {"is_sealed": message.text is None}
 
 
+def redact_name(name: str, messages: Sequence[ExportedMessage], rules: RedactionRules) -> str:
+    """Return the name of a conversation as an export writes it; the id of its first message stays as it is."""
+    is_chosen = any(each.conversation_id == name for each in messages)
+    redacted: str = _replaced(name, _patterns(rules)) if is_chosen else name
+    return redacted
+
+
+#: Fields of a message by which messages refer to each other, and its time: rules leave them as they are.
 _IDS = ("id", "at", "reply_to")
+_Patterns = Sequence[tuple[re.Pattern[str], str]]
 
 
-def _replaced(value: Any, patterns: Sequence[tuple[re.Pattern[str], str]], name: str) -> Any:
-    """Replace what patterns match in every text but ids and times, by which messages refer to each other."""
+def _patterns(rules: RedactionRules) -> _Patterns:
+    return [(re.compile(each.pattern), each.by) for each in rules.replace]
+
+
+def _replaced(value: Any, patterns: _Patterns) -> Any:
+    """Replace what patterns match in a text, or in every text inside a value; names of fields are texts too."""
     if isinstance(value, dict):
-        return {key: _replaced(each, patterns, key) for key, each in value.items()}
+        return {_replaced(key, patterns): _replaced(each, patterns) for key, each in value.items()}
     if isinstance(value, list):
-        return [_replaced(each, patterns, name) for each in value]
-    if isinstance(value, str) and name not in _IDS:
+        return [_replaced(each, patterns) for each in value]
+    if isinstance(value, str):
         for pattern, by in patterns:
             value = pattern.sub(by, value)
     return value

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 
 MAX_ROWS = 100_000  # per answer; export a larger result to a file
+#: Settings of the session of a query, whatever the session has that it comes from.
+_LOCKS = {
+    "spark.sql.runSQLOnFiles": "false",  # a second lock, behind the guard
+    "spark.sql.variable.substitute": "false",  # ${env:NAME} would show variables of this process, keys among them
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ def ask(spark: SparkSession, lake: Lake, sql: str, limit: int = MAX_ROWS) -> Ans
 
     refuse_connect(spark)
     session = spark.newSession()
-    session.conf.set("spark.sql.runSQLOnFiles", "false")  # a second lock, behind the guard
+    for name, value in _LOCKS.items():
+        session.conf.set(name, value)
     check_question(session, sql, frozenset(declared_names()))
     register_named(session, lake, sql)
     try:

@@ -6,18 +6,21 @@ The socket is in the lake's directory and carries one JSON object per line, a re
     {"whatif": {"config": BASE64, "rules": BASE64}}      {"result": {"totals": [...], ...}}
 or {"problem": {"code": ...}}. If Java ends, the server ends as well: it closes the connection without a reply, and the
 asking process starts its own Spark. Each connection has a thread, and Spark shares its cores fairly between them, so a
-long audit does not hold up a query. A process that can open the socket can read the whole lake, so its mode is 0600 in
-a directory with mode 0700. Importing this module must not load pyspark: a query to a warm session has to be fast.
+long audit does not hold up a query; what Spark does for a process that goes away, as by Ctrl-C, is cancelled. A process
+that can open the socket can read the whole lake, so its mode is 0600 in a directory with mode 0700. Importing this
+module must not load pyspark: a query to a warm session has to be fast.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
+import select
 import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,10 +140,15 @@ class QueryServer:
         """Stop `serve`; call it from another thread."""
         self._server.shutdown()
 
-    def answer(self, line: bytes) -> bytes:
-        """Return the reply to one request line; raise spark_stopped, and let `serve` end, if Java has ended."""
+    def answer(self, line: bytes, connection: socket.socket) -> bytes:
+        """Return the reply to one request line; raise spark_stopped, and let `serve` end, if Java has ended.
+
+        If the peer closes the connection, work on its request ends.
+        """
         try:
-            reply = self._reply(msgspec.json.decode(line, type=Request))
+            request = msgspec.json.decode(line, type=Request)
+            with _cancelled_with(connection, self._spark):
+                reply = self._reply(request)
         except msgspec.DecodeError as fault:
             reply = Reply(problem=error("usage", text=str(fault)).problem())
         except Exception as failure:
@@ -208,11 +216,48 @@ class _Handler(socketserver.StreamRequestHandler):
     server: _Listener
 
     def handle(self) -> None:
-        while line := self.rfile.readline(LINE_MAX_BYTES):
-            try:
-                self.wfile.write(self.server.owner.answer(line))
-            except PosthouseError:
-                return  # spark_stopped, which `serve` raises
+        # Spark may stop, which `serve` raises, and the asking process may go away.
+        with suppress(PosthouseError, ConnectionError):
+            while line := self.rfile.readline(LINE_MAX_BYTES):
+                self.wfile.write(self.server.owner.answer(line, self.connection))
+
+
+@contextmanager
+def _cancelled_with(connection: socket.socket, spark: SparkSession) -> Iterator[None]:
+    """Cancel the Spark jobs that this thread starts, those to come too, as soon as the peer closes the connection."""
+    from py4j.protocol import Py4JError
+
+    context: Any = spark.sparkContext
+    group = secrets.token_hex(8)
+    context.setJobGroup(group, "a request of another process")
+    watched, done = socket.socketpair()
+
+    def watch() -> None:
+        poll = _closing(connection)
+        poll.register(watched, select.POLLIN)
+        if watched.fileno() not in {fd for fd, _event in poll.poll()}:
+            with suppress(Py4JError, OSError):  # Java may have ended
+                context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    except Exception as failure:
+        if _closing(connection).poll(0):  # what failed was cancelled, and no process reads why
+            raise ConnectionAbortedError from failure
+        raise
+    finally:
+        done.close()
+        watcher.join()
+        watched.close()
+
+
+def _closing(connection: socket.socket) -> select.poll:
+    """Return a poll that is ready once the peer has closed the connection, not when it only sends no more."""
+    poll = select.poll()
+    poll.register(connection, 0)  # nothing but POLLHUP and errors, which are always reported
+    return poll
 
 
 def _remove_stale(lake: Path) -> None:

@@ -13,7 +13,7 @@ from posthouse.model.clock import SystemClock
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.data_file import write_rows
-from posthouse.pipeline.lake.delta import Commit, Delta, check_files, vacuum
+from posthouse.pipeline.lake.delta import DEFAULT_RETENTION_S, Commit, Delta, check_files, vacuum
 from posthouse.pipeline.lake.storage import LocalStorage
 from posthouse.pipeline.run.lake_run import hold_lake
 
@@ -54,6 +54,26 @@ def test_nobody_else_can_read_the_log_of_a_table_whatever_the_umask(tmp_path: Pa
     assert [(path.name, stat.S_IMODE(path.stat().st_mode)) for path in sorted(log.iterdir())] == [
         (f"{version:020}.json", 0o600) for version in range(2)
     ]
+
+
+def test_log_files_that_killed_processes_left_readable_are_private_after_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Delta(LocalStorage(tmp_path / "t"))
+    before = os.umask(0)
+    try:
+        table.commit(write(table, 1, 1), SCHEMA)
+        with monkeypatch.context() as killed:  # before it has set a mode
+            killed.setattr(Delta, "_restrict_mode", lambda _self: None)
+            for seq in range(2, 13):
+                table.commit(write(table, seq, seq), SCHEMA)
+    finally:
+        os.umask(before)
+    log = tmp_path / "t" / "_delta_log"
+    readable = [path.suffix for path in log.iterdir() if stat.S_IMODE(path.stat().st_mode) != 0o600]
+    assert (readable.count(".json"), readable.count(".parquet")) == (11, 1)
+    Delta(LocalStorage(tmp_path / "t")).configure(DEFAULT_RETENTION_S)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in log.iterdir()} == {0o600}
 
 
 @pytest.mark.parametrize("happens", ["lost", "cut"])

@@ -11,7 +11,7 @@ import pytest
 from posthouse.model.clock import SystemClock
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.lake.data_file import write_rows
+from posthouse.pipeline.lake.data_file import write_groups, write_rows
 from posthouse.pipeline.lake.delta import Commit, Delta, check_files, vacuum
 from posthouse.pipeline.lake.storage import LocalStorage, S3Storage, Storage, open_storage
 
@@ -65,9 +65,15 @@ def test_s3_that_does_not_answer_is_told_as_such(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_bucket_that_does_not_exist_is_told_as_such(bucket: str) -> None:
-    with pytest.raises(PosthouseError) as refused:
-        Delta(open_storage(f"{bucket}-other/t")).commit(Commit(), SCHEMA)
-    assert refused.value.code == "lake_unreachable"
+    other = open_storage(f"{bucket}-other/t")
+    for write_to in (
+        lambda: Delta(other).commit(Commit(), SCHEMA),
+        lambda: write_groups(other, SCHEMA, [SCHEMA.empty_table()]),
+        lambda: write(other, 1, 2),
+    ):
+        with pytest.raises(PosthouseError) as refused:
+            write_to()
+        assert refused.value.code == "lake_unreachable"
 
 
 @pytest.fixture(params=["directory", "s3"])

@@ -129,6 +129,28 @@ def test_runs_are_reported_where_the_settings_say_also_if_they_fail(
     assert f"posthouse_pipeline_run_successful {float(not is_failing)}" in (tmp_path / "run.prom").read_text()
 
 
+def test_lineage_names_each_store_by_its_whole_path_and_a_relay_without_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("here/bus/bus.db", "here/relay/relay.db"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    options = PipelineOptions(source=("here", "https://ann:secret@relay.example.org"))
+    with (
+        lineage_server() as (url, received),
+        _monitored(Lake(tmp_path / "lake"), options, MonitoringOptions(openlineage_url=url), Output()),
+    ):
+        pass
+    assert [event["inputs"] for _key, event in received] == [
+        [
+            {"namespace": "file", "name": str(tmp_path / "here/bus/bus.db")},
+            {"namespace": "file", "name": str(tmp_path / "here/relay/relay.db")},
+            {"namespace": "https://relay.example.org:443", "name": "journal"},
+        ]
+    ] * 2
+
+
 def test_metrics_and_lineage_that_cannot_be_written_never_fail_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

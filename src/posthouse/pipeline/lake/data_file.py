@@ -116,8 +116,9 @@ def _write_part(table: Storage, rows: pa.Table) -> DataFile:
 
     path = new_path()
     table.prepare(path)
-    options = writer_options(rows.schema)
-    pq.write_table(rows, table.full_path(path), filesystem=table.filesystem(), row_group_size=ROW_GROUP_ROWS, **options)
+    options = writer_options(rows.schema) | {"row_group_size": ROW_GROUP_ROWS}
+    with table.reached_if_remote():
+        pq.write_table(rows, table.full_path(path), filesystem=table.filesystem(), **options)
     table.sync([path])
     return describe_file(table, path)
 
@@ -135,7 +136,10 @@ def write_groups(table: Storage, schema: pa.Schema, parts: Iterable[pa.Table]) -
     path = new_path()
     table.prepare(path)
     options = writer_options(schema)
-    with pq.ParquetWriter(table.full_path(path), schema, filesystem=table.filesystem(), **options) as writer:
+    with (
+        table.reached_if_remote(),
+        pq.ParquetWriter(table.full_path(path), schema, filesystem=table.filesystem(), **options) as writer,
+    ):
         held: list[pa.Table] = []
         for part in parts:
             held.append(part.cast(schema))

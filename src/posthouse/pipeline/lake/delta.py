@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -152,7 +152,7 @@ class Delta:
     def commit(self, commit: Commit, schema: pa.Schema) -> int:
         """Commit atomically and return the table's version; lake_busy if another writer has committed."""
         self.check(commit)
-        with self._reached():
+        with self.storage.reached_if_remote():
             if self.exists:
                 self._write(commit, schema, self._properties(commit))
             else:
@@ -163,7 +163,7 @@ class Delta:
         """Commit files with the same rows instead of all files of the table, and drop its partitions."""
         commit = Commit(files, version=self.version() + 1, is_rewrite=True)
         self.check(commit)
-        with self._reached():
+        with self.storage.reached_if_remote():
             self._create(commit, schema, self._properties(commit), mode="overwrite")
         return self._committed()
 
@@ -186,7 +186,7 @@ class Delta:
         if not self.exists:
             return
         metadata = self._open().metadata()
-        with self._reached():
+        with self.storage.reached_if_remote():
             wanted = _properties_of(retention_s)
             if any(metadata.configuration.get(name) != value for name, value in wanted.items()):
                 self._open().alter.set_table_properties(wanted)
@@ -196,25 +196,30 @@ class Delta:
 
     def checkpoint(self) -> int:
         """Write the state of the table to one file of its log, which replaces all older ones; return the version."""
-        with self._reached():
+        with self.storage.reached_if_remote():
             self._open().create_checkpoint()
         self._restrict_mode()
         return self.version()
 
     def replaced_files(self) -> set[str]:
         """Return the paths of files that no reader of the newest version needs, but one of an older version may."""
-        with self._reached():
+        with self.storage.reached_if_remote():
             listed = [self._open().vacuum(hours, enforce_retention_duration=False) for hours in (0, None)]
         return set(listed[0]) - set(listed[1])
 
     def _restrict_mode(self) -> None:
-        """Set the mode of the newest log files, which delta-rs creates with the umask; their directory is private."""
+        """Set the mode of new log files, which delta-rs creates with the umask; their directory is private.
+
+        The entry comes last, and older ones follow until one is private: a killed process leaves some that are not.
+        """
         if not isinstance(self.storage, LocalStorage):
             return
-        newest = f"{self.version():020}"
-        for name in (f"{newest}.json", f"{newest}.checkpoint.parquet", "_last_checkpoint"):
-            with suppress(FileNotFoundError):
-                (self.storage.path / LOG / name).chmod(FILE_MODE)
+        log = self.storage.path / LOG
+        _make_private(log / "_last_checkpoint")
+        for version in range(self.version(), -1, -1):
+            _make_private(log / f"{version:020}.checkpoint.parquet")
+            if not _make_private(log / f"{version:020}.json"):
+                return
 
     def _refuse_missing(self, files: Sequence[DataFile]) -> None:
         """Raise lake_files_missing unless this process sees every file of a commit in full."""
@@ -277,10 +282,6 @@ class Delta:
         except CommitFailedError as failure:
             raise error("lake_busy", path=self.storage.uri) from failure
 
-    def _reached(self) -> AbstractContextManager[None]:
-        """Raise lake_unreachable in this context if S3 does not answer; an error of a local disk counts as damage."""
-        return nullcontext() if isinstance(self.storage, LocalStorage) else self.storage.reached()
-
     def _open(self) -> DeltaTable:
         if self._table is None:
             self._table = self._load()
@@ -291,7 +292,7 @@ class Delta:
         from deltalake.exceptions import DeltaError
 
         try:
-            with self._reached():
+            with self.storage.reached_if_remote():
                 table = DeltaTable(self.storage.uri, storage_options=self.storage.options())
             description = table.metadata().description
         except (DeltaError, OSError, ValueError) as failure:
@@ -305,6 +306,17 @@ class Delta:
             raise error("lake_damaged", table=self.name, reason="posthouse did not create this table")
         if found > SCHEMA_VERSION:
             raise error("lake_newer", table=self.name, found=found, known=SCHEMA_VERSION)
+
+
+def _make_private(path: Path) -> bool:
+    """Return True if the mode of a file had to be changed; False also if there is no such file."""
+    try:
+        is_private = stat.S_IMODE(path.stat().st_mode) == FILE_MODE
+        if not is_private:
+            path.chmod(FILE_MODE)
+        return not is_private
+    except FileNotFoundError:
+        return False
 
 
 _GAP = re.compile(r"contiguous commit files, but found gap: .*filename: \"(\d+)\.json\".*filename: \"(\d+)\.json\"")

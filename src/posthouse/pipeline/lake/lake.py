@@ -142,8 +142,19 @@ class Lake:
             raise error("lake_empty", path=self.location, table="at all")
         chosen = names if wanted is None else [name for name in names if name in wanted]
         for name in chosen:
-            self.table(spark, name).createOrReplaceTempView(name)
+            _with_comments(name, self.table(spark, name)).createOrReplaceTempView(name)
         return chosen
+
+
+def _with_comments(name: str, rows: DataFrame) -> DataFrame:
+    """Return the rows of a table with the meaning of each column, which DESCRIBE shows."""
+    from pyspark.sql.types import StructField, StructType
+
+    fields = [
+        StructField(each.name, each.dataType, each.nullable, {"comment": comment(name, each.name)})
+        for each in rows.schema.fields
+    ]
+    return rows.to(StructType(fields))
 
 
 def declared_names() -> list[str]:

@@ -14,7 +14,7 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -165,6 +165,10 @@ class Storage(ABC):
             infos = self.filesystem().get_file_info(FileSelector(self.full_path(path), allow_not_found=True))
         return [(info.path, info.is_file) for info in infos]
 
+    def reached_if_remote(self) -> AbstractContextManager[None]:
+        """Do as `reached` does for S3; an error of a local disk, such as a full one, passes unchanged."""
+        return self.reached()
+
     @contextmanager
     def reached(self) -> Iterator[None]:
         """Raise lake_unreachable if the storage refuses or does not answer."""
@@ -216,6 +220,9 @@ class LocalStorage(Storage):
             sync_file(self.path / path)
         for directory in {(self.path / path).parent for path in paths} | {self.path}:
             fsync_dir(directory)
+
+    def reached_if_remote(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def has_log(self) -> bool:
         return any((self.path / LOG).glob("*.json"))

@@ -20,7 +20,7 @@ from posthouse.files import private_dir, write_atomic
 from posthouse.model.clock import system_clock
 from posthouse.model.limits import DAY_S, SECOND_NS
 
-_KEPT = 3  # archives in the cache: each takes some 150 MB
+_KEPT = 3  # archives in the cache: each takes some 200 MB
 _RETRY_NS = DAY_S * SECOND_NS  # after an archive could not be made
 #: Variables that add directories to Java's class path: an archive must not depend on them.
 _FOREIGN = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_")

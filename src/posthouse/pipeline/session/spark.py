@@ -73,6 +73,8 @@ _RUNTIME = {
     # The default for Parquet timestamps is INT96, which other readers of the lake do not support.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
+    # Otherwise Spark replaces ${env:NAME} in SQL by a variable of the process, before anything can look at the text.
+    "spark.sql.variable.substitute": "false",
     # Keep the day as text where an older posthouse left it in the path of a file, as in day=2026-11-15.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
