@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from posthouse.cli.config import CONFIG_NAME, Home, find_home
 from posthouse.cli.output import PLAIN, Output, table
+from posthouse.extras import installed_extras
 from posthouse.files import HOME_ENV
 from posthouse.model.address import AGENT_ENV
 from posthouse.model.clock import TEST_CLOCK_ENV, SteppedClock, system_clock
@@ -94,24 +94,7 @@ def check_sqlite() -> Finding:
 
 def list_extras() -> Finding:
     """List which extras are installed; each is optional."""
-    libraries = {
-        "fast": "uvloop",
-        "ssh": "cryptography",
-        "pinch": "google.protobuf",
-        "console": "jinja2",
-        "postgresql": "psycopg",
-        "otel": "opentelemetry.sdk",
-        "pipeline": "pyspark",
-    }
-    found = [extra for extra, library in libraries.items() if _is_installed(library)]
-    return ok("extras", ", ".join(found) or "none")
-
-
-def _is_installed(library: str) -> bool:
-    try:
-        return find_spec(library) is not None
-    except ModuleNotFoundError:  # of the package above it
-        return False
+    return ok("extras", ", ".join(installed_extras()) or "none")
 
 
 def check_ssh_keygen() -> Finding:

@@ -221,12 +221,12 @@ def _certificate_settings(values: Settings, directory: Path) -> dict[str, Any]:
 
 
 def _make_first_certificate(cert: Path, key: Path) -> None:
-    from posthouse.cli.exit_codes import extra_hint
+    from posthouse.extras import install_hint
 
     try:
         make_certificate(cert, key)
     except ModuleNotFoundError as missing:
-        hint = f"{extra_hint('ssh')} Or give a certificate: relay.tls_cert and relay.tls_key."
+        hint = f"{install_hint('ssh')} Or give a certificate: relay.tls_cert and relay.tls_key."
         raise error("extra_missing", library="cryptography", hint=hint) from missing
 
 
