@@ -192,6 +192,11 @@ def check_home(home: Home) -> Finding:
     """Check that the home directory belongs to this user and that no other user can enter it."""
     path = home.path
     if not os.path.lexists(path):
+        above = next(each for each in path.parents if each.exists())
+        if not os.access(above, os.W_OK):
+            return fail(
+                "home", f"{path} cannot be created in {above}", "Set POSTHOUSE_HOME, or let this user write there."
+            )
         return ok("home", f"{path} (does not exist yet)")
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
@@ -201,6 +206,8 @@ def check_home(home: Home) -> Finding:
     if found.st_mode & 0o077:
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
         return fail("home", f"{path} has mode {mode}", f"Run `chmod 700 {path}`.")
+    if not os.access(path, os.W_OK):
+        return fail("home", f"{path} cannot be written", "Set POSTHOUSE_HOME, or mount its file system for writing.")
     return ok("home", str(path))
 
 
@@ -245,7 +252,7 @@ def check_identities(home: Home) -> Finding:
     if two:
         text = f"in {', '.join(two)} commands act with the home key and the daemon with its own"
         return ok("identities", f"{text}; `posthouse daemon adopt --mesh {two[0]}` moves the rights to the daemon's")
-    return ok("identities", f"one key in each of {len(meshes)} meshes")
+    return ok("identities", f"one key for each mesh: {', '.join(meshes)}" if meshes else "none yet")
 
 
 def check_settings(home: Home) -> Finding:
@@ -391,4 +398,4 @@ def _show(findings: list[Finding]) -> RenderableType:
     rows = [
         (Text(finding.state, _STYLES[finding.state]), finding.name, finding.text, finding.hint) for finding in findings
     ]
-    return table(("", "check", "result", "what to do"), rows)
+    return table(("state", "check", "result", "what to do"), rows)
