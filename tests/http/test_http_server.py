@@ -424,7 +424,7 @@ async def test_a_port_in_use_and_a_path_too_long_are_listen_failed(tmp_path: Pat
     async with serving() as there:
         with pytest.raises(PosthouseError) as refused:
             await listen_tcp(there.server, "127.0.0.1", there.port)
-        assert refused.value.code == "listen_failed"
+        assert (refused.value.code, refused.value.fields["reason"]) == ("listen_failed", "Address already in use")
         with pytest.raises(PosthouseError) as refused:
             await listen_unix(there.server, tmp_path / ("s" * 120))
         assert refused.value.code == "listen_failed"

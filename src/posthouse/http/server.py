@@ -308,7 +308,10 @@ async def listen_tcp(
         listening = await loop.create_server(make, host, port, backlog=_BACKLOG)
     except OSError as failure:
         listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        raise error("listen_failed", listen=listen, reason=failure.strerror or str(failure)) from failure
+        # asyncio puts the address into the text of the system, which stays plain here
+        number = failure.errno or 0  # negative if a name has no address
+        reason = os.strerror(number) if number > 0 else failure.strerror or str(failure)
+        raise error("listen_failed", listen=listen, reason=reason) from failure
     return listening, int(listening.sockets[0].getsockname()[1])
 
 
