@@ -24,6 +24,7 @@ LIBRARIES = {
     "postgresql": "psycopg",
     "otel": "opentelemetry.sdk",
     "pipeline": "pyspark",
+    "connect": "grpc",
 }
 
 
