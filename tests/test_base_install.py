@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,9 @@ def find_python(version: str) -> str | None:
     if found.returncode == 0:
         return found.stdout.strip()
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    return next((str(path) for path in pyenv.glob(f"versions/{version}.*/bin/python{version}")), None)
+    with suppress(PermissionError):  # of another user
+        return next((str(path) for path in pyenv.glob(f"versions/{version}.*/bin/python{version}")), None)
+    return None
 
 
 @pytest.mark.parametrize("version", OTHER_PYTHONS)
