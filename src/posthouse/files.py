@@ -193,7 +193,7 @@ def _restrict_mode(fd: int, directory: Path) -> None:
             "file_not_private",
             path=str(directory),
             mode=f"{stat.S_IMODE(found.st_mode):04o}",
-            hint=f"If posthouse should use this directory, run `chmod 700 {directory}` first.",
+            hint=f"Choose a new directory, which posthouse makes private, or run `chmod 700 {directory}`.",
         )
     os.fchmod(fd, DIRECTORY_MODE)
 

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from posthouse.extras import install_hint
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import error
 from posthouse.model.limits import SECOND_NS
@@ -185,8 +186,7 @@ def open_tracer(url: str, service: str, *, ratio: float = 1.0, clock: Clock | No
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
     except ModuleNotFoundError as missing:
-        hint = "Run `pip install 'posthouse[otel]'`, or in a checkout `pip install '.[otel]'`."
-        raise error("extra_missing", library="opentelemetry-sdk", hint=hint) from missing
+        raise error("extra_missing", library="opentelemetry-sdk", hint=install_hint("otel")) from missing
     clock = clock or system_clock()
     _log_failures(endpoint, clock)
     resource = Resource.create({"service.name": service, "service.version": __version__})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any, get_args
@@ -232,3 +233,11 @@ def test_directories_named_by_environment_variables_are_used(
     assert (home / "CODEX_HOME" / "config.toml").exists()
     assert (home / "COPILOT_HOME" / "mcp-config.json").exists()
     assert (home / "XDG_CONFIG_HOME" / "Code" / "User" / "mcp.json").exists()
+
+
+def test_file_that_cannot_be_written_is_named_as_the_user_knows_it(plain: CommandLine, small_disk: Path) -> None:
+    path = small_disk / "mcp.json"
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    outcome = plain("connect", "claude-code", "--write", "--file", str(path))
+    assert outcome.exit != 0
+    assert f"{path} is refused by the system: Read-only file system" in outcome.err

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,31 @@ def test_home_that_others_can_enter_fails(cli: CommandLine) -> None:
     outcome = cli("doctor", "--json")
     assert outcome.exit == 1
     assert checks(outcome)["home"]["state"] == "fail"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_home_that_this_user_may_not_write_fails(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    for home, reason in ((closed / "home", "cannot be created"), (closed, "cannot be written")):
+        monkeypatch.setenv("POSTHOUSE_HOME", str(home))
+        found = checks(cli("doctor", "--json"))["home"]
+        assert (found["state"], reason in found["text"]) == ("fail", True), found
+
+
+def test_home_on_a_read_only_file_system_fails(
+    cli: CommandLine, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for home in (small_disk / "home", small_disk):
+        monkeypatch.setenv("POSTHOUSE_HOME", str(home))
+        assert checks(cli("doctor", "--json"))["home"]["state"] == "ok"
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    for home, reason in ((small_disk / "home", "cannot be created"), (small_disk, "cannot be written")):
+        monkeypatch.setenv("POSTHOUSE_HOME", str(home))
+        found = checks(cli("doctor", "--json"))["home"]
+        assert (found["state"], reason in found["text"]) == ("fail", True), found
 
 
 def test_home_that_is_a_symbolic_link_fails(cli: CommandLine, tmp_path: Path) -> None:

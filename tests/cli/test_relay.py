@@ -29,7 +29,10 @@ def test_info_shows_the_relay_and_if_its_key_is_pinned(cli: CommandLine, relay: 
     answer = cli("relay", "info", "--json").value
     assert (answer["relay"], answer["pinned"], answer["url"]) == (relay.node, relay.node, relay.url)
     assert answer["limits"]["event_bytes"] == 131_072
-    assert "pinned" in cli("relay", "info", relay.url).out
+    shown = cli("relay", "info", relay.url).out
+    assert "pinned" in shown
+    assert "feature  locks\n" in shown and "feature  max_payload 49152\n" in shown
+    assert "feature  agents version=1\n" in shown
 
 
 def test_running_relay_is_backed_up_verified_and_checked(cli: CommandLine, relay: RelayProcess, tmp_path: Path) -> None:

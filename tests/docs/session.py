@@ -153,6 +153,9 @@ class Session:
     def _home(self, typing: Typing) -> Path:
         home = self.folder / typing.host[:1]  # short, or the address of a socket in it would be too long
         home.mkdir(exist_ok=True)
+        if not (home / ".profile").exists():  # others may look into most folders in which people work
+            home.chmod(0o755)
+            (home / ".profile").touch()
         return home
 
     def _environment(self, typing: Typing) -> dict[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -422,8 +424,27 @@ async def test_a_port_in_use_and_a_path_too_long_are_listen_failed(tmp_path: Pat
     async with serving() as there:
         with pytest.raises(PosthouseError) as refused:
             await listen_tcp(there.server, "127.0.0.1", there.port)
-        assert refused.value.code == "listen_failed"
+        assert (refused.value.code, refused.value.fields["reason"]) == ("listen_failed", "Address already in use")
         with pytest.raises(PosthouseError) as refused:
             await listen_unix(there.server, tmp_path / ("s" * 120))
         assert refused.value.code == "listen_failed"
         assert "a shorter path" in refused.value.hint, "a socket has no port to change"
+
+
+async def test_a_socket_below_a_long_path_is_reached_through_its_directory(tmp_path: Path) -> None:
+    folder = tmp_path / ("d" * 120)
+    folder.mkdir(mode=0o700)
+    async with serving() as there:
+        listening = await listen_unix(there.server, folder / "sock")
+        assert stat.S_IMODE((folder / "sock").stat().st_mode) == 0o600
+        directory = os.open(folder, os.O_RDONLY)
+        try:
+            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/sock")
+        finally:
+            os.close(directory)
+        writer.write(b"GET /items/1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(BOUND_S):
+            await reader.readuntil(b'"limit":1}')
+        writer.close()
+        listening.close()
+        await listening.wait_closed()

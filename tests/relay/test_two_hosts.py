@@ -25,13 +25,17 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
     with RelayProcess(folder, home=first.home) as relay:
         first.environ["POSTHOUSE_CLIENT_RELAY"] = relay.url
         assert first.run("mesh", "create", "team", "--name", "alice").exit == 0
-        yield TwoHosts(first, Host(folder / "second"), relay)
+        second = Host(folder / "second")
+        yield TwoHosts(first, second, relay)
+        second.run("down")  # joining has started a daemon
 
 
 @pytest.fixture
-def guest(hosts: TwoHosts, tmp_path: Path) -> Host:
+def guest(hosts: TwoHosts, tmp_path: Path) -> Iterator[Host]:
     """A host that the relay does not know."""
-    return Host(tmp_path / "guest")
+    host = Host(tmp_path / "guest")
+    yield host
+    host.run("down")
 
 
 def test_second_host_joins_with_one_string_then_publishes_and_reads(hosts: TwoHosts) -> None:
@@ -84,6 +88,7 @@ def test_invite_expires(tmp_path: Path) -> None:
         clock.write_text(json.dumps({"wall_offset_ns": 61_000_000_000, "boot_offset_ns": 61_000_000_000}))
         assert guest.run("join", invite, "--name", "late").code == "invite_invalid"
         assert guest.run("join", other, "--name", "in-time").exit == 0
+        guest.run("down")
 
 
 def test_invite_is_bound_to_the_key_of_its_relay(hosts: TwoHosts, guest: Host, tmp_path: Path) -> None:
@@ -125,7 +130,9 @@ def test_changed_member_key_is_refused_until_it_is_trusted(hosts: TwoHosts, gues
     guest.run("join", hosts.invite("team"), "--name", "dave")
     assert hosts.first.run("event", "publish", "hi", "--mesh", "team", "--seal-for", "dave").exit == 0
     hosts.first.run("mesh", "members", "team", "--remove", "dave")
-    Host(tmp_path / "mallory").run("join", hosts.invite("team"), "--name", "dave")
+    mallory = Host(tmp_path / "mallory")
+    mallory.run("join", hosts.invite("team"), "--name", "dave")
+    mallory.run("down")
     refused = hosts.first.run("event", "publish", "secret", "--mesh", "team", "--seal-for", "dave")
     assert (refused.code, refused.exit) == ("member_key_changed", Exit.IDENTITY)
     assert "posthouse trust dave --mesh team --node ed25519:" in refused.problem["hint"]

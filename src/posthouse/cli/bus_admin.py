@@ -118,7 +118,7 @@ For example:
     posthouse bus access add 'guest.>' 'team.>' deny --json
 """
 access_app = noun("access", _ACCESS_HELP)
-FromPattern = Annotated[str, Parameter(help="Senders, as a subject or pattern.")]
+FromPattern = Annotated[str, Parameter(name="FROM", help="Senders, as a subject or pattern.")]
 ToPattern = Annotated[str, Parameter(help="Endpoints, as a subject or pattern.")]
 
 

@@ -65,7 +65,11 @@ class ConfigFile:
 
     def _put(self, directory: int, data: bytes, before: Content | None) -> None:
         name, temporary = self.parts[-1], f".{self.parts[-1]}.{secrets.token_hex(8)}.tmp"
-        _write_new(directory, temporary, data, _NEW_FILE if before is None else before.mode)
+        try:
+            _write_new(directory, temporary, data, _NEW_FILE if before is None else before.mode)
+        except OSError as failure:
+            failure.filename = str(self.path)  # the name of the temporary file would say nothing to the user
+            raise
         try:
             if before is None:
                 os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)

@@ -19,9 +19,9 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.config import load_settings
-from posthouse.cli.exit_codes import extra_hint
 from posthouse.cli.options import DEFAULT_DAEMON, DEFAULT_RELAY, DaemonOptions, RelayOptions
 from posthouse.cli.output import PLAIN, Output
+from posthouse.extras import install_hint
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _require_extra() -> None:
         try:
             import_module(library)
         except ModuleNotFoundError as missing:
-            raise error("extra_missing", library=library, hint=extra_hint("console")) from missing
+            raise error("extra_missing", library=library, hint=install_hint("console")) from missing
 
 
 async def _serve(

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from posthouse.cli.config import CONFIG_NAME, Home, find_home
 from posthouse.cli.output import PLAIN, Output, table
+from posthouse.extras import installed_extras
 from posthouse.files import HOME_ENV
 from posthouse.model.address import AGENT_ENV
 from posthouse.model.clock import TEST_CLOCK_ENV, SteppedClock, system_clock
@@ -94,24 +94,7 @@ def check_sqlite() -> Finding:
 
 def list_extras() -> Finding:
     """List which extras are installed; each is optional."""
-    libraries = {
-        "fast": "uvloop",
-        "ssh": "cryptography",
-        "pinch": "google.protobuf",
-        "console": "jinja2",
-        "postgresql": "psycopg",
-        "otel": "opentelemetry.sdk",
-        "pipeline": "pyspark",
-    }
-    found = [extra for extra, library in libraries.items() if _is_installed(library)]
-    return ok("extras", ", ".join(found) or "none")
-
-
-def _is_installed(library: str) -> bool:
-    try:
-        return find_spec(library) is not None
-    except ModuleNotFoundError:  # of the package above it
-        return False
+    return ok("extras", ", ".join(installed_extras()) or "none")
 
 
 def check_ssh_keygen() -> Finding:
@@ -209,6 +192,11 @@ def check_home(home: Home) -> Finding:
     """Check that the home directory belongs to this user and that no other user can enter it."""
     path = home.path
     if not os.path.lexists(path):
+        above = next(each for each in path.parents if each.exists())
+        if not os.access(above, os.W_OK):
+            return fail(
+                "home", f"{path} cannot be created in {above}", "Set POSTHOUSE_HOME, or let this user write there."
+            )
         return ok("home", f"{path} (does not exist yet)")
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
@@ -218,6 +206,8 @@ def check_home(home: Home) -> Finding:
     if found.st_mode & 0o077:
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
         return fail("home", f"{path} has mode {mode}", f"Run `chmod 700 {path}`.")
+    if not os.access(path, os.W_OK):
+        return fail("home", f"{path} cannot be written", "Set POSTHOUSE_HOME, or mount its file system for writing.")
     return ok("home", str(path))
 
 
@@ -262,7 +252,7 @@ def check_identities(home: Home) -> Finding:
     if two:
         text = f"in {', '.join(two)} commands act with the home key and the daemon with its own"
         return ok("identities", f"{text}; `posthouse daemon adopt --mesh {two[0]}` moves the rights to the daemon's")
-    return ok("identities", f"one key in each of {len(meshes)} meshes")
+    return ok("identities", f"one key for each mesh: {', '.join(meshes)}" if meshes else "none yet")
 
 
 def check_settings(home: Home) -> Finding:
@@ -408,4 +398,4 @@ def _show(findings: list[Finding]) -> RenderableType:
     rows = [
         (Text(finding.state, _STYLES[finding.state]), finding.name, finding.text, finding.hint) for finding in findings
     ]
-    return table(("", "check", "result", "what to do"), rows)
+    return table(("state", "check", "result", "what to do"), rows)

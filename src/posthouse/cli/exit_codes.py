@@ -24,6 +24,7 @@ from cyclopts import CycloptsError, UnknownCommandError
 from posthouse.cli import overview
 from posthouse.cli.commands import build
 from posthouse.cli.output import show, show_failure
+from posthouse.extras import install_hint
 from posthouse.files import NO_SPACE
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, error
@@ -138,19 +139,6 @@ def _as_internal(failure: Exception, tokens: Sequence[str]) -> PosthouseError:
     return error("internal", reason=reason, where=where)
 
 
-def extra_hint(extra: str) -> str:
-    """Return how to install an extra, from an index or in a checkout, with the program that installed posthouse."""
-    install = _install_command(Path(sys.prefix).parts)
-    return f"Run `{install} 'posthouse[{extra}]'`, or in a checkout `{install} '.[{extra}]'`."
-
-
-def _install_command(environment: Sequence[str]) -> str:
-    """Return the command that adds to an environment: pipx and uv keep one for each tool, which pip does not reach."""
-    if "pipx" in environment and "venvs" in environment:
-        return "pipx install --force"
-    return "uv tool install --force" if "uv" in environment and "tools" in environment else "pip install"
-
-
 def _missing_extra(failure: Exception) -> PosthouseError | None:
     cause = failure.__cause__ if isinstance(failure.__cause__, ModuleNotFoundError) else failure
     if not isinstance(cause, ModuleNotFoundError) or cause.name is None:
@@ -160,7 +148,7 @@ def _missing_extra(failure: Exception) -> PosthouseError | None:
     if extra is None:
         return None
     name = "protobuf" if library == "google" else library
-    return error("extra_missing", library=name, hint=extra_hint(extra))
+    return error("extra_missing", library=name, hint=install_hint(extra))
 
 
 def _stopped_spark(failure: Exception) -> PosthouseError | None:

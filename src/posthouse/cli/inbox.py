@@ -156,7 +156,7 @@ def mail(
         posthouse inbox
         posthouse inbox --unread --from bob --json
         posthouse inbox --search '"roll back" deploy*' --before 2026-01-31T00:00:00Z
-        posthouse inbox --direct --count 10 --key-file ./agent.json
+        posthouse inbox --direct --count 10 --key-file keys/agent.json
     """
     if reading.direct:
         if unread or order or not mail_filter.is_empty or daemon_options.directory or daemon_options.agent:

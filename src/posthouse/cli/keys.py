@@ -52,7 +52,7 @@ def new(*, key_file: KeyFile = None, output: Output = PLAIN) -> None:
     For example:
 
         posthouse keys new
-        posthouse keys new --key-file ./agent.json --json
+        posthouse keys new --key-file keys/agent.json --json
     """
     from posthouse.keys import keyfile
 
@@ -124,7 +124,7 @@ def rotate(*, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAI
     For example:
 
         posthouse keys rotate
-        posthouse keys rotate --key-file ./agent.json --relay relay.example:7420
+        posthouse keys rotate --key-file keys/agent.json --relay relay.example:7420
     """
     from posthouse.keys import keyfile
 
@@ -176,7 +176,7 @@ def recovery(node: _Node, /, *, mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS
 
     For example:
 
-        posthouse keys new --key-file ./recovery.json
+        posthouse keys new --key-file keys/recovery.json
         posthouse keys recovery ed25519:03a1...31b8 --mesh team
     """
     from posthouse.keys import public_key

@@ -141,7 +141,7 @@ def _ready_line(run: dict[str, Any]) -> str:
     return f"relay {run['relay']} listens on {run['url']}"
 
 
-_SHOWN = ("relay", "version", "epoch", "features", "is_test_clock")
+_SHOWN = ("relay", "version", "epoch", "is_test_clock")
 
 
 def info(
@@ -172,8 +172,15 @@ def info(
     state = "not pinned" if pinned is None else "pinned" if pinned == found.get("relay") else f"CHANGED from {pinned}"
     lines = [f"url      {url.origin}", f"key      {state}"]
     lines += [f"{name:<8} {found.get(name)}" for name in _SHOWN if name in found]
+    lines += [f"feature  {name}{_feature_text(value)}" for name, value in dict(found.get("features") or {}).items()]
     lines += [f"limit    {name} {value}" for name, value in dict(found.get("limits") or {}).items()]
     output.result(found | {"url": url.origin, "pinned": pinned}, "\n".join(lines))
+
+
+def _feature_text(value: object) -> str:
+    """Return the parameters of a feature, one word each; nothing for a feature that is only there."""
+    given = value if isinstance(value, dict) else {} if value is True else {"": value}
+    return "".join(f" {name}={each}" if name else f" {each}" for name, each in given.items())
 
 
 async def _fetch_info(url: RelayUrl, relay_options: RelayOptions) -> dict[str, Any]:

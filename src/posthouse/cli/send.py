@@ -175,7 +175,7 @@ def send(
         posthouse send claude@laptop "please review" --agent codex
         posthouse send '#builds' "main is green" --priority now --json
         git log -1 | posthouse send bob - --id "commit-$(git rev-parse HEAD)"
-        posthouse send bob "no daemon runs here" --direct --key-file ./agent.json
+        posthouse send bob "no daemon runs here" --direct --key-file keys/agent.json
     """
     if direct:
         if directory is not None or agent is not None:

@@ -221,12 +221,12 @@ def _certificate_settings(values: Settings, directory: Path) -> dict[str, Any]:
 
 
 def _make_first_certificate(cert: Path, key: Path) -> None:
-    from posthouse.cli.exit_codes import extra_hint
+    from posthouse.extras import install_hint
 
     try:
         make_certificate(cert, key)
     except ModuleNotFoundError as missing:
-        hint = f"{extra_hint('ssh')} Or give a certificate: relay.tls_cert and relay.tls_key."
+        hint = f"{install_hint('ssh')} Or give a certificate: relay.tls_cert and relay.tls_key."
         raise error("extra_missing", library="cryptography", hint=hint) from missing
 
 
@@ -375,20 +375,31 @@ def invite(
     value = {"command": command, "invite": str(made), "mesh": name}
     output.result(value | {"role": invite_options.role, "uses": invite_options.uses}, command)
     if _is_loopback(made.url.host):
-        others = "posthouse relay down && posthouse up --listen 0.0.0.0:7420"
-        output.note(f"only this machine reaches the relay; let others reach it: {others}")
+        listens = _listening_host()
+        if listens and not _is_loopback(listens):
+            given = f"posthouse invite --address NAME:{own.port}"
+            output.note(f"only this machine reaches that address; name the one that others use: {given}")
+        else:
+            others = "posthouse relay down && posthouse up --listen 0.0.0.0:7420"
+            output.note(f"only this machine reaches the relay; let others reach it: {others}")
 
 
 def _reachable(host: str, port: int, address: str | None) -> Any:
     """Return the address for other hosts: the given one, else the one on which a relay of this machine listens."""
-    from posthouse.cli.relay_service import read_run
     from posthouse.client.relay_url import RelayUrl, relay_at
 
     if address is not None:
         return relay_at(address)
-    run = read_run(load_settings().path("relay.data_dir").absolute()) or {}
-    listens = str(run.get("listen", "")).rpartition(":")[0].strip("[]")
+    listens = _listening_host()
     if listens and not _is_loopback(listens):
         outward = outward_address() if listens in ("0.0.0.0", "::") else listens
         return RelayUrl("https", outward, port)
     return RelayUrl("http", host, port)
+
+
+def _listening_host() -> str:
+    """Return what the relay that runs here listens on, without the port; empty if none runs."""
+    from posthouse.cli.relay_service import read_run
+
+    run = read_run(load_settings().path("relay.data_dir").absolute()) or {}
+    return str(run.get("listen", "")).rpartition(":")[0].strip("[]")

@@ -40,6 +40,8 @@ _LINGER_S = 2.0  # a client that is still sending its body can read why it was r
 _BACKLOG = 1_024
 _SOCKET_MODE = 0o600
 _SOCKET_PATH_MAX_BYTES = 107  # of sockaddr_un
+_OPEN_FILES = Path("/proc/self/fd")
+_SOCKET_NAME_MAX_BYTES = 80  # leaves room for the path of an open directory
 _GC_THRESHOLD = 50_000  # objects made and not yet freed, some megabytes of them
 _OWN_ADDRESS = AddressRule()  # no proxy: a connection counts for its own address
 _LOG_EVERY_S = 60.0  # one line for all connections that made room: a flood must not fill the log
@@ -314,17 +316,21 @@ async def listen_tcp(
         listening = await loop.create_server(make, host, port, backlog=_BACKLOG)
     except OSError as failure:
         listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        raise error("listen_failed", listen=listen, reason=failure.strerror or str(failure)) from failure
+        # asyncio puts the address into the text of the system, which stays plain here
+        number = failure.errno or 0  # negative if a name has no address
+        reason = os.strerror(number) if number > 0 else failure.strerror or str(failure)
+        raise error("listen_failed", listen=listen, reason=reason) from failure
     return listening, int(listening.sockets[0].getsockname()[1])
 
 
 async def listen_unix(server: HttpServer, path: Path) -> asyncio.Server:
     """Listen on a Unix socket that has its private mode before it listens. Raises listen_failed."""
-    if len(os.fsencode(path)) > _SOCKET_PATH_MAX_BYTES:
+    address = _short_address(path)
+    if address is None:
         reason = f"its path is longer than {_SOCKET_PATH_MAX_BYTES} bytes"
         hint = "Choose a directory with a shorter path: POSTHOUSE_HOME, or `--dir` for a daemon."
         raise error("listen_failed", listen=str(path), reason=reason, hint=hint)
-    bound = _bind_unix(path)
+    bound = _bind_unix(path, address)
     try:
         return await asyncio.get_running_loop().create_unix_server(server, sock=bound, backlog=_BACKLOG)
     except BaseException:
@@ -332,12 +338,25 @@ async def listen_unix(server: HttpServer, path: Path) -> asyncio.Server:
         raise
 
 
-def _bind_unix(path: Path) -> socket.socket:
+def _short_address(path: Path) -> str | None:
+    """Return an address of a socket within the length limit: its path, or on Linux one below /proc/self/fd.
+
+    The directory of a longer path stays open as long as the process: the event loop looks at the address again when it
+    stops listening.
+    """
+    if len(os.fsencode(path)) <= _SOCKET_PATH_MAX_BYTES:
+        return str(path)
+    if len(os.fsencode(path.name)) > _SOCKET_NAME_MAX_BYTES or not _OPEN_FILES.exists():
+        return None
+    return f"{_OPEN_FILES}/{os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)}/{path.name}"
+
+
+def _bind_unix(path: Path, address: str) -> socket.socket:
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         os.fchmod(bound.fileno(), _SOCKET_MODE)  # the file that bind() makes has the socket's mode, less the umask
-        bound.bind(str(path))
+        bound.bind(address)
         path.chmod(_SOCKET_MODE)
     except OSError as failure:
         bound.close()

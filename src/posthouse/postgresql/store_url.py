@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from posthouse.extras import install_hint
 from posthouse.model.errors import error
 
 _SCHEMES = ("postgresql://", "postgres://")
@@ -35,4 +36,4 @@ def driver_required() -> Iterator[None]:
     try:
         yield
     except ImportError as failure:
-        raise error("store_driver_missing", reason=str(failure)) from failure
+        raise error("store_driver_missing", hint=install_hint("postgresql"), reason=str(failure)) from failure

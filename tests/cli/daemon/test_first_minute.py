@@ -265,7 +265,10 @@ def test_two_hosts_talk_after_up_invite_and_join(server: Machine, laptop: Machin
     again = server("up", "--listen", listen)
     assert (again["daemon"]["pid"], again["relay"]["pid"]) == (started["daemon"]["pid"], started["relay"]["pid"])
 
-    line = server("invite", "--address", f"127.0.0.1:{started['relay']['listen'].rpartition(':')[2]}")["command"]
+    address = f"127.0.0.1:{started['relay']['listen'].rpartition(':')[2]}"
+    told = server.run("invite", "--address", address, options=()).stderr
+    assert "posthouse invite --address NAME:" in told and "--listen" not in told, "it listens for others already"
+    line = server("invite", "--address", address)["command"]
     program, verb, quoted = line.split(" ", 2)
     assert (program, verb) == ("posthouse", "join")
     invite = quoted.strip("'")

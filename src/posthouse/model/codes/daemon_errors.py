@@ -171,7 +171,7 @@ _ROWS: tuple[ErrorSpec, ...] = (
         "{to!r} names several members: {candidates}",
         "Give the full node id, or more of its digits.",
     ),
-    ErrorSpec("outbox_row_unknown", 404, "there is no outbox row {id!r}", _LIST),
+    ErrorSpec("outbox_row_unknown", 404, "the outbox has no message {id!r}", _LIST),
     ErrorSpec(
         "outbox_row_accepted",
         409,

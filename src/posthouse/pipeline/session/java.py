@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from posthouse.extras import install_hint
 from posthouse.files import private_dir, write_atomic
 from posthouse.model.errors import error
 
@@ -89,7 +90,8 @@ def choose_java(environ: Mapping[str, str], packaged: Path | None, version_of: C
         if version is not None and version >= OLDEST:
             return Java(program, origin, version)
         seen.append(f"{origin} has {'none that runs' if version is None else f'version {version}'}")
-    raise error("java_missing", oldest=OLDEST, seen="; ".join(seen) or "no Java found")
+    hint = f"{install_hint('pipeline')} It includes Java. Or set JAVA_HOME to a newer one."
+    raise error("java_missing", hint=hint, oldest=OLDEST, seen="; ".join(seen) or "no Java found")
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:

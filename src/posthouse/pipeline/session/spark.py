@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import posthouse
+from posthouse.extras import install_hint
 from posthouse.files import home_directory, open_locked
 from posthouse.model.errors import PosthouseError, error
 from posthouse.pipeline.session.class_sharing import make_when_done, sharing_options
@@ -157,7 +158,7 @@ def _connect(url: str, settings: Mapping[str, str]) -> SparkSession:
             spark.conf.set(name, value)
         ship_package(spark)
     except (PySparkException, ImportError, OSError) as failure:
-        hint = "Run `pip install 'posthouse[connect]'`." if isinstance(failure, ImportError) else None
+        hint = install_hint("connect") if isinstance(failure, ImportError) else None
         raise error("spark_not_started", hint=hint, reason=str(failure).partition("\n")[0]) from failure
     return spark
 

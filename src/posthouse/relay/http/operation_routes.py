@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from posthouse.extras import install_hint
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.journal.cursor import Extent
@@ -265,7 +266,7 @@ def _encode_arrow(columns: list[str], rows: list[tuple[Any, ...]]) -> bytes:
     try:
         pyarrow: Any = import_module("pyarrow")
     except ModuleNotFoundError as missing:
-        hint = "Run `pip install 'posthouse[pipeline]'` where the relay runs."
+        hint = f"Where the relay runs: {install_hint('pipeline')}"
         raise error("extra_missing", library="pyarrow", hint=hint) from missing
     schema = pyarrow.schema([(name, pyarrow.int64() if name in _INTEGERS else pyarrow.string()) for name in columns])
     values = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
