@@ -240,4 +240,4 @@ def test_file_that_cannot_be_written_is_named_as_the_user_knows_it(plain: Comman
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     outcome = plain("connect", "claude-code", "--write", "--file", str(path))
     assert outcome.exit != 0
-    assert f"{path} is refused by the system: Read-only file system" in outcome.err
+    assert f"the system refuses access to {path}: Read-only file system" in outcome.err

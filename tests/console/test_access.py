@@ -59,7 +59,7 @@ def test_a_link_works_once_and_only_for_a_minute() -> None:
     first, second = access.issue_link(), access.issue_link()
     token = access.exchange(first)
     access.check(token)
-    with pytest.raises(PosthouseError, match="used before"):
+    with pytest.raises(PosthouseError, match="already used"):
         access.exchange(first)
     clock.advance(LINK_TTL_S)
     with pytest.raises(PosthouseError, match="older than 60 s"):

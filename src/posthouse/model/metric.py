@@ -64,7 +64,7 @@ def _histogram(metric: Metric, found: HistogramValue) -> list[str]:
 
 
 def _sample(name: str, names: Sequence[str], labels: Sequence[str], value: float) -> str:
-    named = ",".join(f'{each}="{label.translate(_LABEL)}"' for each, label in zip(names, labels, strict=True))
+    named = ",".join(f'{each}="{label.translate(_LABEL)}"' for each, label in sorted(zip(names, labels, strict=True)))
     return f"{name}{{{named}}} {_number(value)}" if named else f"{name} {_number(value)}"
 
 

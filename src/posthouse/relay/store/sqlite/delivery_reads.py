@@ -17,6 +17,7 @@ from posthouse.model.event import PROFILE, Coordinate
 from posthouse.model.limits import SECOND_NS
 from posthouse.relay.store.event_rows import address_term
 from posthouse.relay.store.sqlite.deliveries import READ_SQL as SQL
+from posthouse.relay.store.sqlite.queries import known_ids
 from posthouse.relay.wire.delivery_rows import (
     DELIVERY_FIELDS,
     NO_PAGE,
@@ -114,7 +115,7 @@ def _page(
 
 
 def _message(db: apsw.Connection, message_id: str, only: str | None) -> dict[str, Any] | None:
-    found = db.execute(SQL.record_of_message, (bytes.fromhex(message_id),)).fetchone()
+    found = db.execute(SQL.record_of_message, (known_ids(db, [message_id]).get(message_id),)).fetchone()
     if found is None:
         return None
     record = dict(zip(RECORD_FIELDS, found, strict=True))

@@ -58,7 +58,7 @@ SELECT r.seq, s.mesh, s.node, r.from_agent, r.client_message_id, iif(r.topic IS 
     coalesce(r.topic, lower(hex(e.recipient)) || iif(r.to_agent = '', '', '/' || r.to_agent)), r.first_seen_at_ns,
     r.history_available
 FROM events AS e CROSS JOIN message_records AS r ON r.seq = e.seq JOIN mailboxes AS s ON s.mailbox = r.sender
-WHERE substr(e.id, 1, 8) = substr(?1, 1, 8) AND e.id = ?1
+WHERE e.seq = ?
 
 -- :name states_of_message
 SELECT m.node, d.state, d.was_stored, d.sends, d.opened_at_ns, d.sent_at_ns, d.closed_at_ns, d.reason,
