@@ -27,8 +27,8 @@ from posthouse.keys import NodeKey
 
 REQUIRED = (
     Requirement("Durable sends/s over the socket, 64 in flight", "accept", "per_s", "at least", 3_000),
-    Requirement("One send at a time, relative to bare commits", "single", "ratio", "at least", 0.3),
-    Requirement("Latency from one idle host to the inbox of another, p50 ms", "latency", "p50_ms", "at most", 15),
+    Requirement("One send at a time, relative to bare commits", "single", "ratio", "at least", 0.5),
+    Requirement("Latency from one idle host to the inbox of another, p50 ms", "latency", "p50_ms", "at most", 4),
     Requirement("Draining 10,000 waiting rows, rows/s", "drain", "per_s", "at least", 2_500),
     Requirement(
         "Sends/s while draining, relative to sends/s without draining", "drain", "accept_share", "at least", 0.7

@@ -2,8 +2,8 @@
 
 The relay never delivers a post to its author's host. Once the relay has answered a post with its seq, the daemon puts
 the post into the inboxes of the host's other followers, in seq order with what the relay delivers: a post waits until
-a later delivery arrives, or until none has arrived for QUIET_S. A post is marked in the outbox after it is in the
-inbox, so a crash in between repeats the insert, which the inbox recognizes.
+a later delivery arrives, or until everything that has arrived is stored and nothing more came for QUIET_S. A post is
+marked in the outbox after it is in the inbox, so a crash in between repeats the insert, which the inbox recognizes.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class OwnPosts:
         self._wakeup.set()  # posts may have waited since the last run
         self._has_waiting = True
         self._delivered_s = 0.0
+        self._is_expecting = False
+
+    def expect(self, *, is_expecting: bool) -> None:
+        """Note that deliveries have arrived and are stored next, or that they will not be stored."""
+        self._is_expecting = is_expecting
 
     def wake(self) -> None:
         """Give posts to the other agents that the relay has just answered."""
@@ -59,31 +64,39 @@ class OwnPosts:
             await self._wakeup.wait()
             self._wakeup.clear()
             await asyncio.sleep(QUIET_S)
-            if loop.time() < self._delivered_s + QUIET_S:
+            if self._is_expecting or self._lock.locked() or loop.time() < self._delivered_s + QUIET_S:
                 self._wakeup.set()
                 continue
             try:
-                await self.put_with([])
+                await self.put_with(None)
             except Transient as failure:
                 log.warning("own_posts_wait", code=failure.code)
                 self.wake()
                 await asyncio.sleep(_RETRY_S)
 
-    async def put_with(self, delivered: Sequence[Sequenced]) -> None:
-        """Store deliveries in the inbox, and before each the own posts with a lower seq; without any, all posts."""
+    async def put_with(self, delivered: Sequence[Sequenced] | None) -> None:
+        """Store deliveries in the inbox, and before each the own posts with a lower seq; None: all posts."""
         async with self._lock:
-            if delivered:
-                self._delivered_s = asyncio.get_running_loop().time()
-            if self._has_waiting:
-                before = max(seq for seq, _item in delivered) if delivered else None
-                self._has_waiting = before is not None  # before the first read: the relay may answer a post meanwhile
-                while posts := await self._outbox.own_posts(before, _PAGE):
-                    merged = sorted([*delivered, *self._items(posts)], key=lambda pair: pair[0])
-                    await self._inbox.put([item for _seq, item in merged])
-                    await self._outbox.mark_given(posts)
-                    delivered = []
-            if delivered:
-                await self._inbox.put([item for _seq, item in delivered])
+            try:
+                if delivered is None:
+                    await self._put([], None)
+                elif delivered:
+                    await self._put(delivered, max(seq for seq, _item in delivered))
+            finally:
+                if delivered is not None:
+                    self._is_expecting = False
+                    self._delivered_s = asyncio.get_running_loop().time()
+
+    async def _put(self, delivered: Sequence[Sequenced], before: int | None) -> None:
+        if self._has_waiting:
+            self._has_waiting = before is not None  # before the first read: the relay may answer a post meanwhile
+            while posts := await self._outbox.own_posts(before, _PAGE):
+                merged = sorted([*delivered, *self._items(posts)], key=lambda pair: pair[0])
+                await self._inbox.put([item for _seq, item in merged])
+                await self._outbox.mark_given(posts)
+                delivered = []
+        if delivered:
+            await self._inbox.put([item for _seq, item in delivered])
 
     def _items(self, posts: Sequence[OwnPost]) -> list[Sequenced]:
         """Return the posts that other agents of this host follow."""

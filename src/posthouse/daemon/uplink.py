@@ -89,13 +89,11 @@ class Uplink:
         #: agents in profiles fetched on the current connection, by node
         self._fetched: dict[str, tuple[AgentProfile, ...] | None] = {}
         self.mailbox: Mailbox | None = None
-        #: waits until the relay has admitted this node again
-        self._admission: asyncio.Task[None] | None = None
+        self._admission: asyncio.Task[None] | None = None  # waits until the relay has admitted this node again
         self.is_admitted = False
         #: why the relay does not admit this node
         self.refusal: PosthouseError | None = None
-        #: number of connections so far
-        self.connections = 0
+        self.connections = 0  # so far
         self.clock_watch = clock_watch
         #: callback(task) when a task other than `run` ends
         self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
@@ -314,13 +312,15 @@ class Uplink:
             log.error("inbox_not_writable", code=failure.code, reason=str(failure))
         finally:
             self.mailbox = None
+            self._own_posts.expect(is_expecting=False)
             await mailbox.close()
 
     async def _receive(self, mailbox: Mailbox) -> None:
         """Store messages and confirm them until the mailbox is closed; raises failures of the store and the mailbox."""
         while deliveries := await mailbox.take():
-            if any(self._roster.name_of(delivery.sender) is None for delivery in deliveries):
-                await self._refresh_throttled()  # the sender may have just joined
+            self._own_posts.expect(is_expecting=True)
+            if any(self._roster.name_of(delivery.sender) is None for delivery in deliveries):  # it may have just joined
+                await self._refresh_throttled()
             accepted: list[tuple[Delivery, NewItem]] = []
             for delivery in deliveries:
                 try:
