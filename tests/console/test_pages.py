@@ -420,6 +420,25 @@ async def test_a_person_without_a_mouse_confirms_and_cancels_and_stays_where_the
         await person.page.wait_for_function("() => document.activeElement.id === 'held'")
 
 
+async def test_a_question_that_follows_a_cancelled_one_at_once_is_answered(
+    browser: Browser, team: Team, console: ConsoleServer
+) -> None:
+    held = await team.program("tester").post("/v1/locks/acquire", resource="board/four", lease_ms=300_000)
+    assert held.status == 200
+    async with visit(browser, console) as person:
+        await person.open("/locks")
+        await person.page.evaluate(
+            """() => {
+                const button = document.querySelector("[aria-label='Break board/four']");
+                button.click();
+                document.getElementById("confirm").close();
+                button.click();
+            }"""
+        )
+        await person.page.click("#confirm-yes")
+        await person.says("The lease of board/four was ended.", "#notice")
+
+
 async def _press_until(person: Visit, key: str, label: str) -> None:
     """Press a key until an element with a label has the focus."""
     for _ in range(60):

@@ -159,17 +159,23 @@
     if (line.cursor) rows.dataset.cursor = line.cursor;
   }
 
+  const dialog = document.getElementById("confirm");
+  let settle = null; // answers the question that is open
   function ask(text) {
-    const dialog = document.getElementById("confirm");
     document.getElementById("confirm-text").textContent = text;
-    dialog.returnValue = "";
     dialog.showModal();
-    return new Promise((answered) => {
-      dialog.addEventListener("close", () => answered(dialog.returnValue === "yes"), { once: true });
-    });
+    return new Promise((answered) => { settle = answered; });
   }
-  document.getElementById("confirm-yes").addEventListener("click", () => document.getElementById("confirm").close("yes"));
-  document.getElementById("confirm-no").addEventListener("click", () => document.getElementById("confirm").close(""));
+  function answer(isYes) {
+    const answered = settle;
+    settle = null;
+    dialog.close();
+    if (answered) answered(isYes);
+  }
+  document.getElementById("confirm-yes").addEventListener("click", () => answer(true));
+  document.getElementById("confirm-no").addEventListener("click", () => answer(false));
+  // Escape. The event comes later: by then the next question may be open, and this is no answer to it.
+  dialog.addEventListener("close", () => { if (!dialog.open) answer(false); });
 
   document.addEventListener("htmx:configRequest", (event) => Object.assign(event.detail.headers, headers()));
   document.addEventListener("htmx:confirm", (event) => {
