@@ -1,7 +1,7 @@
 """The optional parts of an installation: which are there, and the command that installs another.
 
 The command names what posthouse was installed from, a release file or a checkout, because a package index need not
-have it. Programs that install a tool anew (pipx, uv) would drop the extras that it has, so the command names them too.
+have it. Programs that reinstall a tool (pipx, uv) would drop the extras that it has, so the command names them too.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class RoundTrip(NamedTuple):
 class Flag:
     """An event of asyncio without its deque, which takes 0.7 KB of each idle connection even when it is empty.
 
-    Nobody waits for most flags, and an empty tuple takes no memory at all.
+    Most flags have no waiter, and an empty tuple takes no memory at all.
     """
 
     __slots__ = ("_is_set", "_waiters")
