@@ -186,11 +186,10 @@ class GroupCommitter:
                     part.handler.on_committed(part.jobs, result)
                 except Exception:  # a defect in one handler must not keep the others from their results
                     log.exception("commit_callback_failed")
-        committed_ns = self._commits.committed_ns
+        committed_ns, finished_ns = self._commits.committed_ns, self._clock.boot_ns()
         self.observer.observe("posthouse_relay_commit_seconds", (committed_ns - started_ns) / SECOND_NS)
         if is_urgent and failure is None:  # its events are written to all subscribers now
-            lag_ns = self._clock.boot_ns() - committed_ns
-            self.observer.observe("posthouse_relay_event_lag_seconds", lag_ns / SECOND_NS)
+            self.observer.observe("posthouse_relay_event_lag_seconds", (finished_ns - committed_ns) / SECOND_NS)
         self.flush()
         if self._is_deferred_due:
             self._flush_due()

@@ -153,6 +153,7 @@ class WebSocketConnection(ABC):
         "_tasks",
         "ended",
         "ending",
+        "is_held_back",
         "pinged_at_ns",
         "write_buffer",
     )
@@ -183,6 +184,8 @@ class WebSocketConnection(ABC):
         self._sent_at_ping = 0
         self._pongs: dict[bytes, Callable[[], None]] = {}
         self._ping_numbers = itertools.count(1)
+        #: whether the relay reads no frame because too many submissions are unanswered
+        self.is_held_back = False
         #: done when frames are read again; None while they are read
         self._resumed: asyncio.Future[None] | None = None
         #: a list, because an empty set takes 0.2 KB of each idle connection
@@ -254,17 +257,13 @@ class WebSocketConnection(ABC):
         """Stop or resume reading frames."""
         if is_held_back == self.is_held_back:
             return
+        self.is_held_back = is_held_back
         if self._resumed is None:
             self._resumed = asyncio.get_running_loop().create_future()
             return
         if not self._resumed.done():  # a cancelled reader has cancelled it
             self._resumed.set_result(None)
         self._resumed = None
-
-    @property
-    def is_held_back(self) -> bool:
-        """True while the relay reads no frame because too many submissions are unanswered."""
-        return self._resumed is not None
 
     def has_room(self, size: int, count: int) -> bool:
         """Return True if this many more messages may be written without waiting."""
