@@ -48,10 +48,8 @@ class LockRequests:
         self._unwritten: dict[RequestKey, RequestRecord] = {}
         #: False if the journal has request ids that are neither in the table nor in `_unwritten`
         self._is_complete = False
-        #: seq of the last record whose request id is in the table; None: only the table knows it
-        self._saved_through: int | None = None
-        #: at this seq of the journal's head the table has to catch up
-        self.due_seq = 0
+        #: seq of the last record whose request id is in the table; 0 until it was read
+        self.saved_through = 0
 
     def find(self, key: RequestKey) -> RequestRecord | None:
         """Return the grant of a request id; it may be older than a day."""
@@ -72,9 +70,9 @@ class LockRequests:
 
     def write_through(self, seq: int) -> None:
         """Write the request ids of the records up to a seq, and all others, unless the table has them."""
-        if self._saved_through is None:
-            self._note_saved(self._db.execute(LOCKS_SQL.requests_saved_through).get)
-        if self._saved_through is not None and self._saved_through < seq:
+        if not self.saved_through:
+            self.saved_through = self._db.execute(LOCKS_SQL.requests_saved_through).get
+        if self.saved_through < seq:
             self.write()
 
     def write(self) -> None:
@@ -84,14 +82,10 @@ class LockRequests:
         save_requests(self._db, self._unwritten if self._is_complete else unwritten_requests(self._db))
         before_ns = self._tx.now_ns - REQUEST_RECORD_S * SECOND_NS
         self._db.execute(LOCKS_SQL.forget_requests, (before_ns, _DELETED_AT_ONCE))
-        self._unwritten, self._is_complete = {}, True
-        self._note_saved(self._tx.head)
-
-    def _note_saved(self, seq: int) -> None:
-        self._saved_through, self.due_seq = seq, seq + RECORDS_BEHIND
+        self._unwritten, self._is_complete, self.saved_through = {}, True, self._tx.head
 
     def _forget(self) -> None:
-        self._unwritten, self._is_complete, self._saved_through, self.due_seq = {}, False, None, 0
+        self._unwritten, self._is_complete, self.saved_through = {}, False, 0
 
 
 def unwritten_requests(db: apsw.Connection) -> dict[RequestKey, RequestRecord]:

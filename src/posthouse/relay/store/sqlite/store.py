@@ -88,8 +88,8 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
     def run(self, work: Callable[[Unit], R]) -> R:
         """Run one unit of work in the transaction that is open."""
         self.now_ns = self._tx.now_ns
-        if self._tx.head > self._requests.due_seq:
-            self._requests.write_through(self._tx.head - RECORDS_BEHIND)
+        if self._requests.saved_through < (due_seq := self._tx.head - RECORDS_BEHIND):
+            self._requests.write_through(due_seq)
         return work(self)
 
     def append(
