@@ -153,6 +153,7 @@ class Dispatcher(Generic[CallT]):
         )
         self._authorize(call)
         if route.may_wait:
+            # as slots.release, whose context manager would take 1 to 2 KB of each open stream as long as it lasts
             self.slots.running -= 1
             try:
                 return await route.handler(call)
