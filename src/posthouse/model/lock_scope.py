@@ -82,7 +82,11 @@ def keeps_order(one: Claim, other: Claim) -> bool:
 
 def first_conflict(claims: Sequence[Claim], others: Iterable[ClaimT]) -> ClaimT | None:
     """Return the first of the other claims that conflicts with one of these, or None."""
-    return next((other for other in others if any(conflicts(claim, other) for claim in claims)), None)
+    for other in others:
+        for claim in claims:
+            if conflicts(claim, other):
+                return other
+    return None
 
 
 def trees_above(resource: str) -> list[str]:

@@ -289,12 +289,11 @@ class Decider:
         if asked.request_id is not None:
             record = unit.find_lock_request(mesh, first.resource, first.owner, first.session, asked.request_id)
         rows = self._overlaps(unit, mesh, asked, now_ns, effects)
-        rival = self._queues.earlier_waiter(mesh, asked.claims, ticket)
+        blocker = first_conflict(asked.claims, [row for row in rows if lease.is_active(row, now_ns)]) if rows else None
+        rival = self._queues.earlier_waiter(mesh, asked.claims, ticket) if blocker is None else None
         outcome = lease.acquire(asked, rows, now_ns, unit.now_ns, unit.next_token, record, rival)
-        if _is_held(outcome):
-            blocker = first_conflict(asked.claims, [row for row in rows if lease.is_active(row, now_ns)])
-            if blocker is not None:
-                effects.blockers.append(blocker)
+        if blocker is not None and _is_held(outcome):
+            effects.blockers.append(blocker)
         return outcome
 
     def _overlaps(

@@ -12,7 +12,7 @@ import asyncio
 import heapq
 import threading
 from bisect import bisect_left, insort
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import TypeVar
@@ -256,6 +256,9 @@ class WaitQueues:
 
     def _overlapping(self, mesh: str, scopes: Sequence[Scope]) -> list[WaitQueue]:
         """Return the queues whose waiters may overlap one of these scopes; the caller has the gate."""
+        if len(scopes) == 1 and not scopes[0].is_tree and mesh not in self._trees:  # usual
+            queue = self._queues.get((mesh, scopes[0].resource))
+            return [] if queue is None else [queue]
         names: dict[str, None] = {}
         known = self._names.get(mesh, [])
         for scope in scopes:
@@ -269,11 +272,19 @@ class WaitQueues:
 
 
 def _first_ordered(claims: Sequence[Asked], waiter: Waiter) -> Asked | None:
-    return next((other for other in waiter.claims if any(keeps_order(claim, other) for claim in claims)), None)
+    for other in waiter.claims:
+        for claim in claims:
+            if keeps_order(claim, other):
+                return other
+    return None
 
 
 def _asks(waiter: Waiter, scopes: Sequence[Scope]) -> bool:
-    return any(overlaps(claim, scope) for claim in waiter.claims for scope in scopes)
+    for claim in waiter.claims:
+        for scope in scopes:
+            if overlaps(claim, scope):
+                return True
+    return False
 
 
 class ServingOrder:
@@ -324,7 +335,7 @@ class ServingOrder:
         self.block(claims)
 
 
-_CHUNK = 8  # waiters read at first, more each time: most passes end after two
+_CHUNK = 2  # waiters read at first, more each time: most passes end after two
 
 
 class _Cursor:
@@ -336,7 +347,7 @@ class _Cursor:
         self.exclusive: set[Holder] = set()
         self._granted = granted
         self._gate = gate
-        self._passed: Counter[Holder] = Counter()
+        self._passed: dict[Holder, int] = {}
         self._ahead: deque[Waiter] = deque()
         self._last = 0
         self._chunk = _CHUNK
@@ -355,7 +366,7 @@ class _Cursor:
     def take(self, ticket: int) -> Waiter | None:
         """Pass the waiter that `peek` returned; return None if it is blocked."""
         waiter = self._ahead.popleft()
-        self._passed[waiter.holder] += 1
+        _count(self._passed, waiter.holder, 1)
         self._last = ticket
         is_blocked = self.exclusive - {waiter.holder} and waiter.holder not in self._granted
         return None if is_blocked else waiter
@@ -365,7 +376,7 @@ class _Cursor:
         if not self.exclusive:
             return False
         visited = self._granted | self.exclusive if len(self.exclusive) == 1 else self._granted
-        return all(self.queue.holders.get(holder, 0) <= self._passed[holder] for holder in visited)
+        return all(self.queue.holders.get(holder, 0) <= self._passed.get(holder, 0) for holder in visited)
 
     def _read(self) -> None:
         with self._gate:

@@ -86,9 +86,12 @@ class LockWaiters:
             self.on_change(mesh, decision.changed)
         if not self._queues:
             return
+        alarms = self._alarms.setdefault(mesh, {})
         for row in (*decision.changed, *decision.blockers):
-            if not row.is_released and self._queues.has_waiters(mesh, row):
-                self._alarms.setdefault(mesh, {})[row.resource, row.is_tree] = row.deadline_boot_ns
+            key = (row.resource, row.is_tree)
+            is_known = alarms.get(key) == row.deadline_boot_ns
+            if not row.is_released and not is_known and self._queues.has_waiters(mesh, row):
+                alarms[key] = row.deadline_boot_ns
                 self._set_timer(row.deadline_boot_ns)
         if self._timer is None:
             self._set_timer(None)
