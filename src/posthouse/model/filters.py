@@ -47,8 +47,17 @@ class Filter:
             and (self.since_ns is None or event.created_at_ns >= self.since_ns)
             and (self.until_ns is None or event.created_at_ns <= self.until_ns)
             and (self.mesh is None or event.mesh == self.mesh)
-            and all(not wanted.isdisjoint(event.values(name)) for name, wanted in self.tags.items())
+            and self._matches_tags(event)
         )
+
+    def _matches_tags(self, event: Event) -> bool:
+        for name, wanted in self.tags.items():
+            for tag in event.tags:
+                if len(tag) > 1 and tag[0] == name and tag[1] in wanted:
+                    break
+            else:
+                return False
+        return True
 
 
 def filter_from_json(value: Any) -> Filter:

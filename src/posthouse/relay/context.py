@@ -89,6 +89,10 @@ class RelayContext:
         """The relay's node id."""
         return self.key.node
 
+    def is_member(self, node: str | None) -> bool:
+        """Return True if a node is a member of a mesh."""
+        return node is not None and self.engine.meshes.has_member(node)
+
 
 @dataclass(slots=True)
 class RelayCall(Call[RelayContext]):
@@ -107,13 +111,12 @@ class RelayCall(Call[RelayContext]):
 
     @property
     def is_stranger(self) -> bool:
-        node = self._known_node
-        return node is None or not self.context.engine.meshes.has_member(node)
+        return not self.context.is_member(self.known_node)
 
     @property
     def payer(self) -> str | None:
         """What is charged for events of keys that may not write: the address, or the member whose token it is."""
-        return self._known_node if self.address is None or not self.is_stranger else self.address
+        return self.known_node if self.address is None or not self.is_stranger else self.address
 
     def charge_join(self) -> None:
         """Charge the address for one signature, or raise stranger_rate_exceeded: any key can ask to join."""
@@ -121,7 +124,8 @@ class RelayCall(Call[RelayContext]):
         self.context.engine.strangers.charge(self.address)
 
     @property
-    def _known_node(self) -> str | None:
+    def known_node(self) -> str | None:
+        """The node of the request's token, or None without a valid one."""
         try:
             return self.node
         except PosthouseError:

@@ -126,10 +126,10 @@ def authorize(call: RelayCall) -> None:
     The token of a member also protects its connection from making room for newer ones.
     """
     wants_ns_as_text(call.request)
-    if not call.route.is_public and not call.has_metrics_token:
-        _ = call.node
-    if not call.is_stranger and isinstance(call.request.protocol, HttpConnection):
-        call.request.protocol.promote(call.node)
+    is_open = call.route.is_public or call.has_metrics_token
+    node = call.known_node if is_open else call.node
+    if node is not None and call.context.is_member(node) and isinstance(call.request.protocol, HttpConnection):
+        call.request.protocol.promote(node)
 
 
 class _RelayDispatcher(Dispatcher[RelayCall]):

@@ -144,7 +144,8 @@ def read_page(db: DbT, plans: Sequence[Plan[DbT]], span: Range, limit: int, max_
         width = min(max(window.width, 1) * _GROWTH, max(_LAST_WINDOW, window.width))
         if clock.boot_ns() > deadline_ns:  # checked after a window, so that each page makes progress
             break
-    return _page(found, left, limit, max_bytes)
+    fitting = limit if size <= max_bytes else _fitting(found, limit, max_bytes)
+    return _page(found, left, fitting)
 
 
 def _uncrowded(db: DbT, plans: Sequence[Plan[DbT]], window: Range) -> Range:
@@ -154,9 +155,8 @@ def _uncrowded(db: DbT, plans: Sequence[Plan[DbT]], window: Range) -> Range:
     return window
 
 
-def _page(found: list[StoredEvent], left: Range, limit: int, max_bytes: int) -> Page:
-    """Cut the extra event, which proves that there are more, and events beyond the bytes of a page."""
-    fitting = _fitting(found, limit, max_bytes)
+def _page(found: list[StoredEvent], left: Range, fitting: int) -> Page:
+    """Cut the events that do not fit into the page; they prove that there are more."""
     if len(found) > fitting:
         del found[fitting:]
         return Page(found, found[-1].seq, False)

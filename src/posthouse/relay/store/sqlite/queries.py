@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import apsw
@@ -55,8 +56,9 @@ class Part(NamedTuple):
     high: int
     source: str
     order: str
-    #: the filter, if rows must still be compared with it
+    #: the conditions that rows must still be compared with
     residue: Filter | None
+    is_indexed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,9 @@ class Plan:
 
     driver: Driver
     bindings: dict[str, Any]
-    #: the filter without what the driver has checked, if rows must still be compared with it
+    #: the tags that neither the driver nor SQL has checked
     residue: Filter | None
-    #: the filter, if rows that the index does not have must be compared with it
+    #: all tags, for rows that the index does not have
     unindexed_residue: Filter | None
     indexed_through: int
 
@@ -82,8 +84,12 @@ class Plan:
         direction = "DESC" if window.is_descending else "ASC"
         for part in self._parts(window.low, window.high)[:: -1 if window.is_descending else 1]:
             conditions = f"{EVENTS_SQL.visible} {EVENTS_SQL.wanted} ORDER BY {part.order} {direction} LIMIT :limit"
-            bindings = self.bindings | {"low": part.low, "high": part.high, "limit": limit - len(rows)}
-            for seq, raw in db.execute(f"SELECT e.seq, e.raw FROM {part.source} {conditions}", bindings):
+            wanted = limit - len(rows)
+            bounds = {"low": part.low, "high": part.high, "limit": wanted if part.is_indexed else -1}
+            found = db.execute(f"SELECT e.seq, e.raw FROM {part.source} {conditions}", self.bindings | bounds)
+            if not part.is_indexed:  # few rows: they are compared here and not page by page
+                found = islice((row for row in found if _matches(part.residue, row[1])), wanted)
+            for seq, raw in found:
                 rows.append(StoredEvent(seq, raw))
                 size += len(raw)
                 if size > max_bytes:
@@ -97,9 +103,7 @@ class Plan:
 
     def keep(self, rows: list[StoredEvent]) -> list[StoredEvent]:
         """Return the rows that match."""
-        if self.residue is None and self.unindexed_residue is None:
-            return rows
-        return [row for row in rows if _matches(self._residue_of(row.seq), row.raw)]
+        return rows if self.residue is None else [row for row in rows if _matches(self.residue, row.raw)]
 
     def seqs(self, db: apsw.Connection, low: int, high: int) -> set[int]:
         """Return the seqs of all matches in (low, high]."""
@@ -113,13 +117,9 @@ class Plan:
         """Return the part of (low, high] that the driver has, and the part that is not in the index yet."""
         driver, through = self.driver, self.indexed_through
         if driver.unindexed is None or high <= through:
-            return [Part(low, high, driver.source, driver.order, self.residue)]
-        parts = [Part(low, through, driver.source, driver.order, self.residue)] if low < through else []
-        return [*parts, Part(max(low, through), high, driver.unindexed, "e.seq", self.unindexed_residue)]
-
-    def _residue_of(self, seq: int) -> Filter | None:
-        is_indexed = self.driver.unindexed is None or seq <= self.indexed_through
-        return self.residue if is_indexed else self.unindexed_residue
+            return [Part(low, high, driver.source, driver.order, self.residue, True)]
+        parts = [Part(low, through, driver.source, driver.order, self.residue, True)] if low < through else []
+        return [*parts, Part(max(low, through), high, driver.unindexed, "e.seq", self.unindexed_residue, False)]
 
     def _seqs_of(self, db: apsw.Connection, part: Part) -> set[int]:
         bindings = self.bindings | {"low": part.low, "high": part.high}
@@ -141,9 +141,9 @@ def plan_filter(db: apsw.Connection, wanted: Filter, scope: Scope, now_ns: int, 
     """Return the plan of a filter for a range of seq."""
     driver, driving_tag = _choose(db, wanted, span)
     rest = {name: values for name, values in wanted.tags.items() if name != driving_tag}
-    residue = replace(wanted, tags=rest) if rest else None
+    residue, unindexed_residue = (Filter(tags=tags) if tags else None for tags in (rest, wanted.tags))
     bindings = scope_bindings(scope, now_ns) | filter_bindings(wanted) | driver.bindings
-    return Plan(driver, bindings, residue, wanted if wanted.tags else None, _indexed_through(db))
+    return Plan(driver, bindings, residue, unindexed_residue, _indexed_through(db))
 
 
 def plan_history(db: apsw.Connection, coordinate: Coordinate, scope: Scope, now_ns: int) -> Plan:
