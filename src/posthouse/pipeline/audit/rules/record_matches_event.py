@@ -96,7 +96,7 @@ class AcceptedAuditor(Auditor):
         if event.fields is None:
             return
         from_record, from_event = dict(record.fields), dict(event.fields)
-        if from_record.pop("is_mirrored", False):  # it is stored, whatever it means on the relay that accepted it
+        if from_record.pop("is_mirrored", False):  # a mirror records every kind as event.accepted
             from_record.pop("type")
             from_event = {name: from_event.get(name) for name in from_record}
         if from_record.get("type") == "confirmation.accepted":
