@@ -26,7 +26,7 @@ from posthouse.pipeline.lake.lake import BronzeScan, Lake, RowFilter
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRows:
-    """Consecutive records, and those of their events that a digest can prove."""
+    """Consecutive records, and the digests of their events, as far as the lake knows them."""
 
     records: Sequence[Record]
     #: Seq, and the digest of the event as the relay serves it, or served it before it was erased.

@@ -96,7 +96,7 @@ class ErasureTable:
         return self.delta.app_version(_PURGED) or 0
 
     def note_purged(self, number: int) -> None:
-        """Store that every file with content that the records up to a number erase is deleted."""
+        """Store that all files with the content erased by the records up to a number have been deleted."""
         self.delta.commit(Commit(app_versions={_PURGED: number}, is_rewrite=True), erasures_schema())
 
     def read(self, after_number: int = 0) -> list[SignedErasure]:
