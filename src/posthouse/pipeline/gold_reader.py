@@ -50,7 +50,7 @@ class Selection:
     agent: str | None = None
 
     def before(self, newest_day: str) -> Selection | None:
-        """Return the period of the same length before; None without a first day."""
+        """Return the preceding period of the same length; None without a first day."""
         if self.first_day is None:
             return None
         first, last = date.fromisoformat(self.first_day), date.fromisoformat(self.last_day or newest_day)

@@ -6,7 +6,7 @@ on a list, every relation a table of the lake or a CTE in scope, every function 
 from its arguments. The lists name what is allowed, so a statement or a function of a later Spark is refused until it is
 added here. They omit functions that call Java, read a file, URL or schema that an argument or an option names
 (reflect, from_xml, from_avro, from_protobuf), parse XML (xpath), or reveal something about the host (input_file_name).
-The guard sees the text after Spark has replaced ${env:NAME} in it, so sessions of the pipeline do not replace anything.
+Spark would replace ${env:NAME} before the guard sees the text, so sessions of the pipeline turn this off.
 
 If you add a node or an expression: make sure that Spark counts all its parts as expressions or children of it, or the
 guard does not see them (windowDefinitions and replacements below), and add it to tests/pipeline/test_query_guard.py.
@@ -136,7 +136,7 @@ def check_question(spark: SparkSession, sql: str, tables: frozenset[str]) -> Non
 
 
 def check_condition(spark: SparkSession, sql: str) -> None:
-    """Raise query_refused unless the condition `sql` only computes, without a subquery; query_failed as above."""
+    """Raise query_refused unless the condition `sql` only computes, without a subquery; query_failed if invalid."""
     refuse_connect(spark)
     _check_expression(_parsed(spark, "parseExpression", sql), None)
 

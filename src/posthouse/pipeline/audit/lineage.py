@@ -2,8 +2,8 @@
 
 A lineage is the history of one store. It is named by its first epoch and continues through restores. A lake that
 began after a store had been pruned lacks the beginning; replay then starts at the first snapshot that covers the
-missing records. This module does not use posthouse.pipeline.epochs on purpose: the audit shares no code with what it
-audits. Pure values, small enough to send to every worker.
+missing records. This module does not use posthouse.pipeline.epochs on purpose, so that the audit does not repeat its
+faults. Pure values, small enough to send to every worker.
 """
 
 from __future__ import annotations

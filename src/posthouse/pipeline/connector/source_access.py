@@ -123,7 +123,7 @@ class Access:
         return parse_source(self.url)
 
     def open(self) -> FileStore | RelayStore | ServerStore:
-        """Return the source as a context manager; source_not_shared if this machine does not have the file.
+        """Return the source as a context manager; raise source_not_shared if this machine does not have the file.
 
         The driver has parsed the address, so the file exists where the command runs.
         """

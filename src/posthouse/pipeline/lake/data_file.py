@@ -83,7 +83,7 @@ class Periods(NamedTuple):
 
     @classmethod
     def before(cls, newest: str) -> Periods:
-        """Return the periods for a table with this newest day, in which a wrong clock may have written any year."""
+        """Return the periods for a table with this newest day; no sharing if a wrong clock wrote an impossible year."""
         if not _DAY.fullmatch(newest):
             return cls()
         year, month = int(newest[:YEAR_CHARS]), int(newest[5:7])

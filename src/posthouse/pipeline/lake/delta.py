@@ -3,10 +3,10 @@
 A commit stores application versions (how far each feed is processed) in the same atomic step as the files. delta-rs
 does not reject an application version that was committed before, so every commit first reads the newest state, fails if
 it changed, and never retries over another writer's commit. Of two concurrent writers one fails, and no row is committed
-twice. A commit names only files that this process sees at full size: a worker of a cluster may have written
-them to another disk. Only the holder of the lake lock may vacuum; vacuum keeps files younger than the grace period,
-because readers may still need them. If you change the columns of a table: 1. SCHEMA_VERSION,
-2. docs/explain/pipeline.md, 3. how old lakes are read.
+twice. A commit names only files that this process sees at full size: a worker of a cluster may have written them to
+another disk. Only the holder of the lake lock may vacuum; vacuum keeps files younger than the grace period, because
+readers may still need them. If you change the columns of a table: 1. SCHEMA_VERSION, 2. docs/explain/pipeline.md,
+3. how old lakes are read.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Delta:
         return list(reversed(self._open().history(limit))) if self.exists else []
 
     def commit(self, commit: Commit, schema: pa.Schema) -> int:
-        """Commit atomically and return the table's version; lake_busy if another writer has committed."""
+        """Commit atomically and return the table's version; raise lake_busy if another writer has committed."""
         self.check(commit)
         with self.storage.reached_if_remote():
             if self.exists:

@@ -70,7 +70,7 @@ def files_of_days(table: Delta, days: Collection[str]) -> list[DataFile]:
 def _replace(
     table: Delta, removed: list[DataFile], is_replaced: Callable[[pa.Table], pa.Array], rows: pa.Table
 ) -> Replacement:
-    """Write each removed file again, without replaced and with the new rows of its days; then the other new rows."""
+    """Rewrite each removed file without replaced rows and with its days' new rows; then write the other new rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -24,7 +24,7 @@ CommittedVersions = Mapping[str, int | None]
 
 @dataclass(frozen=True)
 class Position:
-    """The inputs of a table now, and after a commit."""
+    """The versions of a table's inputs: those that it has committed, and those that it should reach."""
 
     before: CommittedVersions
     target: Versions

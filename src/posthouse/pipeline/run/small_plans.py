@@ -42,7 +42,7 @@ class SmallPlans:
     def compute(
         self, name: str, function: FrameFunction, inputs: Mapping[str, pa.Table], literals: Hashable = None
     ) -> pa.Table:
-        """Return the rows of a function's result for these inputs; a name must always belong to the same function.
+        """Return the rows that a function returns for these inputs; a name must always belong to the same function.
 
         `literals` are the values that the function collects from an input and writes into the plan.
         """

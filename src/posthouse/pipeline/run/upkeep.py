@@ -29,7 +29,7 @@ class Upkeep(NamedTuple):
     """How long a lake keeps logs and replaced files, and how many small files it tolerates."""
 
     retention_days: int = 30
-    #: Of silver and gold: a run every minute replaces the files of the day every minute.
+    #: For silver and gold, shorter, because a run every minute replaces the files of the day every minute.
     derived_retention_hours: int = 1
     compact_files: int = 32
 

@@ -89,7 +89,7 @@ _CONFIGURATION = _RUNTIME | {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # The keys of S3 reach executors by their environment; nothing that Spark shows may hold them.
+    # The keys of S3 reach executors through their environment; nothing that Spark shows may hold them.
     "spark.redaction.regex": "(?i)secret|password|token|access[._]?key",
     "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.hadoop.parquet.enable.summary-metadata": "false",

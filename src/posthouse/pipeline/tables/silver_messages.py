@@ -211,7 +211,7 @@ def _claimed(body: Column, field: str, camel: str, kind: str, largest: int) -> C
 
 
 def messages(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return one row per message, with its first acceptance; one that a restore dropped counts only if it is alone."""
+    """Return one row per message, with its first acceptance that no restore dropped, or else its first one."""
     is_accepted = f.col("fact") == ACCEPTED
     accepted = f.struct(LOST, "at_ns", "seq", "epoch", *_ACCEPTED.fieldNames())
     readers = f.when(is_accepted, f.col("recipients"))

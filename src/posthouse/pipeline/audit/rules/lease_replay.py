@@ -80,7 +80,7 @@ class MirroredWrite(msgspec.Struct, array_like=True, tag="mirrored"):
 
 
 def lock_key(mesh: str, resource: str) -> str:
-    """Return the key that all names share that may overlap a resource."""
+    """Return the key under which a resource is replayed; resources that may overlap have the same key."""
     return f"{mesh}\x1f{resource.partition('/')[0]}"
 
 
