@@ -35,7 +35,7 @@ def query(
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Query the lake with SQL, in a running session (`posthouse pipeline serve`) if there is one, else start Spark.
+    """Query the lake with SQL, in the session of `posthouse pipeline serve` if there is one, else in a new one.
 
     For example:
 
@@ -73,9 +73,9 @@ def _show_rows(output: Output, answer: Answer) -> None:
 
 
 def serve(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
-    """Keep a Spark session running and answer questions on a socket in the lake's directory, until Ctrl-C.
+    """Keep a Spark session running and answer requests on a socket in the lake's directory, until Ctrl-C.
 
-    `query`, `report`, `audit` and `whatif` use this session automatically; it serves several at a time.
+    `query`, `report`, `audit` and `whatif` use this session automatically; it serves several commands at a time.
 
     For example:
 
@@ -134,7 +134,7 @@ _SHOWN = 50  # findings; --json prints all of them
 def audit(
     *,
     derived: Annotated[
-        bool, Parameter(negative=(), help="Also compute silver and gold from bronze again, and compare.")
+        bool, Parameter(negative=(), help="Also recompute silver and gold from bronze, and compare.")
     ] = False,
     publishers: Publishers = None,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
@@ -142,7 +142,7 @@ def audit(
 ) -> int:
     """Re-derive every id, verify every signature, replay deliveries and locks, and recompute every Merkle root.
 
-    Audits the lake if there is one; with --source also compares the stores with it. Without a lake it audits the
+    Audits the lake if there is one; with --source it also compares the stores with it. Without a lake it audits the
     sources. Roots published by nodes other than the trusted publishers are findings. Runs in the session of
     `posthouse pipeline serve` if there is one. Nothing is changed. The exit code is 1 if there is any finding.
 
@@ -172,7 +172,7 @@ def _show_audit(output: Output, report: Report) -> None:
         )
     audited = f"{report.records:,} records, {report.events:,} events and {report.seals:,} seals"
     if report.derived:
-        audited += f", {report.derived} tables computed again"
+        audited += f", {report.derived} tables recomputed"
     shown = f"{report.total:,} findings in {audited}" if report.total else f"{audited}: no findings"
     checked = {name: getattr(report, name) for name in ("records", "events", "seals", "derived")}
     value = checked | {"findings": report.total, "codes": dict(report.counts)}

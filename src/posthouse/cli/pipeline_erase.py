@@ -1,8 +1,8 @@
 """`posthouse pipeline erase`: remove content permanently, from the stores first, then from every table of the lake.
 
-A relay deletes its own events and records it in its journal; a bus that is a file erases its records here. The run that
-follows copies these records and erases the same rows from the lake, together with rows that the stores no longer
-hold. If a store refuses, the lake is not touched; the command can be repeated.
+A relay deletes its own events and records the deletion in its journal; for a bus, this process erases the records in
+its file. The run that follows copies the records of the erasures and erases the same rows from the lake, together with
+rows that the stores no longer hold. If a store refuses, the lake is not touched; the command can be repeated.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 def erase(
     *,
-    node: Annotated[str | None, Parameter(help="What this node wrote; on a bus: the subject of a sender.")] = None,
-    mesh: Annotated[str | None, Parameter(help="What was written in this mesh.")] = None,
+    node: Annotated[str | None, Parameter(help="Content written by this node; on a bus, by this subject.")] = None,
+    mesh: Annotated[str | None, Parameter(help="Content written in this mesh.")] = None,
     event: Annotated[str | None, Parameter(help="The event or bus message with this id.")] = None,
     before: Annotated[
-        str | None, Parameter(help="What was written before this UTC day, as 2026-11-01, or this long ago: 365d.")
+        str | None, Parameter(help="Content from before this UTC day, as 2026-11-01, or older than this: 365d.")
     ] = None,
     reason: Annotated[str, Parameter(help="Reason for the signed record of the erasure; others can read it.")] = "",
     lake_only: Annotated[
-        bool, Parameter(negative=(), help="Do not ask the stores; they may still have the content.")
+        bool, Parameter(negative=(), help="Erase only from the lake; the stores may still have the content.")
     ] = False,
-    dry_run: Annotated[bool, Parameter(negative=(), help="Only count what would be erased.")] = False,
+    dry_run: Annotated[bool, Parameter(negative=(), help="Only count the rows to erase.")] = False,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     r"""Erase content permanently: from the stores, then from every table of the lake and its older versions.
 
     Content that meets all given criteria is erased; sender, recipients, time and size stay. The lake keeps a digest of
-    each erased row, so the audit still proves the others; a text that is short enough to guess can be confirmed by its
-    digest. Backups, exported files and the inboxes of readers are out of reach.
+    each erased row, so that the audit can still verify the others; a text that is short enough to guess can be
+    confirmed by its digest. Backups, exported files and the inboxes of readers are not changed.
 
     For example:
 
@@ -83,7 +83,7 @@ def _request(node: str | None, mesh: str | None, event: str | None, before: str 
 
 
 def _addresses(request: ErasureRequest, pipeline_options: PipelineOptions) -> list[Address]:
-    """Return the stores that may have such content; a relay's own file belongs to the relay, so it is refused."""
+    """Return the stores that may have such content; refuse a relay's own file, which only the relay may change."""
     from posthouse.model.node import is_node_id
     from posthouse.pipeline.audit.stores import kind_of
     from posthouse.pipeline.connector.source_access import parse_sources

@@ -140,7 +140,7 @@ class PipelineOptions:
     def publishers(self, given: str | None = None) -> list[str]:
         """Return the nodes of the option or the setting, whose published roots and erasures count.
 
-        A misspelled one is a usage error: its exit code must not look like that of an audit with findings.
+        A misspelled node is a usage error: the exit code must not look like that of an audit with findings.
         """
         from posthouse.model.node import is_node_id
 
@@ -182,7 +182,7 @@ def read_content_of(path: Path) -> bytes:
 
 
 def read_text_of(path: Path) -> str:
-    """Return the text of such a file."""
+    """Return the text of such a file; raise a usage error if it is not UTF-8."""
     try:
         return read_content_of(path).decode()
     except UnicodeDecodeError as failure:
@@ -231,7 +231,7 @@ WHOLE = PeriodOptions()
 
 
 def _day_of(text: str | None, option: str) -> str | None:
-    """Return a UTC day, given as such or as a time before now."""
+    """Return a UTC day from the text of an option: a day, or a duration before now."""
     from posthouse.model.clock import format_utc
 
     return None if text is None else format_utc(parse_moment(text, option)).partition("T")[0]
@@ -257,7 +257,7 @@ def parse_moment(text: str, option: str) -> int:
 
 
 def open_sources(pipeline_options: PipelineOptions) -> list[Access]:
-    """Return access to every source of a command; for a relay it requests a token with the key of this node."""
+    """Return access to every source of a command; for a relay, request a token with the key of this node."""
     from posthouse.pipeline.connector.source_access import Access, access_with_key, parse_sources
 
     found: list[Access] = []

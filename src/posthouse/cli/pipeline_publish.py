@@ -40,10 +40,10 @@ def publish(
         int, Parameter(validator=Number(gte=2), help="Delivery attempts of one message that count as a retry storm.")
     ] = 5,
     budget_usd: Annotated[
-        float | None, Parameter(validator=Number(gt=0), help="Dollars that the mesh may cost on one UTC day.")
+        float | None, Parameter(validator=Number(gt=0), help="Alert if the mesh costs more dollars on a UTC day.")
     ] = None,
     agent_budget_usd: Annotated[
-        float | None, Parameter(validator=Number(gt=0), help="Dollars that one agent may cost on one UTC day.")
+        float | None, Parameter(validator=Number(gt=0), help="Alert if an agent costs more dollars on a UTC day.")
     ] = None,
     prices: PricesFile = None,
     mesh: MeshName = None,
@@ -191,7 +191,8 @@ def archive(
     """Ask a relay to delete old history that the lake provably holds; bring the lake up to date first.
 
     The relay compares digests of rows read back from the lake with its own rows. It keeps everything that is still
-    needed: current events, memberships, open deliveries, dedupe records and lock tokens. After any failure, repeat it.
+    needed: current events, memberships, open deliveries, dedupe records and lock tokens. The command can be repeated
+    after any failure.
 
     For example:
 

@@ -53,8 +53,8 @@ def report(
 ) -> None:
     """Write a report of the lake as one HTML page, which needs no network and has no scripts.
 
-    With --since it compares the period with the one of the same length before. Only the audit needs Spark, and it runs
-    in the session of `posthouse pipeline serve` if there is one.
+    With --since it compares the period with the preceding one of the same length. Only the audit needs Spark, and it
+    runs in the session of `posthouse pipeline serve` if there is one.
 
     For example:
 
@@ -82,7 +82,7 @@ def audit_with(
     is_derived: bool = False,
     is_brief: bool = False,
 ) -> Report:
-    """Audit the lake and the given sources, in the session of a running server or in one of its own."""
+    """Audit the lake and the given sources, in the session of a running server, or else in a new one."""
     from posthouse.pipeline.audit.audit import Report
     from posthouse.pipeline.serve import AuditRequest, SourceRequest, ask_server_for, run_audit
 

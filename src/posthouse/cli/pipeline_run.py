@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class MonitoringOptions:
-    """Where a run reports its result."""
+    """The file and the server to which a run reports its result."""
 
     metrics_file: Annotated[
         str | None, Parameter(help="File to write with metrics of the run, for the node exporter of Prometheus.")
     ] = None
     openlineage_url: Annotated[
-        str | None, Parameter(help="Server that gets OpenLineage events of the run. Default: OPENLINEAGE_URL.")
+        str | None, Parameter(help="Server that receives OpenLineage events of the run. Default: OPENLINEAGE_URL.")
     ] = None
 
     def settings(self) -> Settings:
@@ -56,16 +56,16 @@ class MonitoringOptions:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class UpkeepOptions:
-    """How a lake is kept small."""
+    """The limits that keep a lake small."""
 
     retention_days: Annotated[
-        int | None, Parameter(help="How long logs and replaced files of bronze tables stay [default: 30].")
+        int | None, Parameter(help="Days to keep logs and replaced files of bronze tables [default: 30].")
     ] = None
     derived_retention_hours: Annotated[
-        int | None, Parameter(help="How long logs and replaced files of silver and gold tables stay [default: 1].")
+        int | None, Parameter(help="Hours to keep logs and replaced files of silver and gold tables [default: 1].")
     ] = None
     compact_files: Annotated[
-        int | None, Parameter(help="Small files of the newest day after which they are merged [default: 32].")
+        int | None, Parameter(help="Number of small files of the newest day that triggers a merge [default: 32].")
     ] = None
 
     def upkeep(self) -> Upkeep:
@@ -97,8 +97,8 @@ def run(
 
     A run that fails or is killed can be repeated: no row is duplicated or missing. If a source is a relay, the Merkle
     root of every new batch is published there as a signed event. With --every the command repeats until Ctrl-C or
-    SIGTERM; after SIGTERM it finishes the current run. A run that fails for a reason that may pass, such as a lake that
-    another run holds or a relay that stopped answering, is reported and tried again.
+    SIGTERM; after SIGTERM it finishes the current run. A run that fails for a temporary reason, such as a lake that
+    another run is using or a relay that stopped answering, is reported and retried.
 
     For example:
 
@@ -129,16 +129,16 @@ def run(
 
 
 class RunNow(Protocol):
-    """Brings the lake up to date; `is_first` until one call has succeeded."""
+    """Bring the lake up to date; `is_first` is True until one call has succeeded."""
 
     def __call__(self, *, is_first: bool) -> None: ...
 
 
 def repeat(run_now: RunNow, wait_s: float, stopped: threading.Event, output: Output) -> None:
-    """Run at an interval until stopped; a failure that may pass is reported, and the next run tries again.
+    """Run at an interval until stopped; report a transient failure, and try again in the next run.
 
-    Waits until a lease that a killed run left at the relay has ended. A relay or bucket that cannot be reached from the
-    start is an error, because its name may be wrong.
+    If a lease that a killed run left at the relay ends within the interval, the next run starts then. A relay or bucket
+    that was unreachable from the start is an error, because its name may be wrong.
     """
     from posthouse.client.failures import retry_after_s
 
@@ -150,7 +150,7 @@ def repeat(run_now: RunNow, wait_s: float, stopped: threading.Event, output: Out
             is_first = False
         except Transient as failure:
             if failure.code == "spark_stopped" or (is_first and failure.spec.exit is Exit.UNREACHABLE):
-                raise  # this process cannot start Java again
+                raise  # this process cannot start Java again; an address that never answered may be wrong
             pause_s = min(wait_s, retry_after_s(failure) or wait_s)
             output.failure(failure)
             output.note(f"the next run starts in {pause_s:.0f} s")
@@ -245,7 +245,7 @@ def _lineage_server(settings: Settings) -> LineageServer | None:
 
 def _post(server: LineageServer | None, event: dict[str, object], output: Output) -> None:
     if server is not None and (reason := server.post(event)):
-        output.note(f"the lineage server {server.url} did not take the event {event['eventType']}: {reason}")
+        output.note(f"the lineage server {server.url} did not accept the event {event['eventType']}: {reason}")
 
 
 def _write_metrics(settings: Settings, lake: Lake, figures: RunFigures, output: Output) -> None:
@@ -274,8 +274,8 @@ def compact(
     """Merge the small files of every table, and delete files that no reader needs. Does not start Spark.
 
     A run merges files by itself once there are `pipeline.compact_files` small ones; this command merges even two,
-    unless --compact-files sets a larger number. No row changes. Replaced files stay for `pipeline.retention_days`, for
-    readers of an older version.
+    unless --compact-files sets a larger number. No row changes. Replaced files stay for `pipeline.retention_days`
+    (bronze) or `pipeline.derived_retention_hours`, for readers of an older version.
 
     For example:
 

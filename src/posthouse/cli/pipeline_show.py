@@ -1,4 +1,4 @@
-"""`posthouse pipeline show` and `export`: reading the lake without Spark.
+"""`posthouse pipeline show` and `export`: read the lake without Spark.
 
 `show` answers fixed questions from the gold tables, in a second; for everything else use SQL: `posthouse pipeline
 query`. `export` writes conversations for evaluations and fine-tuning.
@@ -77,7 +77,7 @@ def show(
         cells = [[_cell(name, row[name], is_csv=is_csv) for name in columns] for row in rows]
         output.result(None, table(columns, cells))
     else:
-        output.note("nothing to show: no message of this period, or none that reports it")
+        output.note("nothing to show: no messages in this period, or none that report these figures")
 
 
 def _answer(reader: GoldReader, question: Question, by: tuple[CostKey, ...]) -> tuple[tuple[str, ...], list[Any]]:
@@ -97,7 +97,7 @@ def _answer(reader: GoldReader, question: Question, by: tuple[CostKey, ...]) -> 
 
 
 def _cell(column: str, value: Any, *, is_csv: bool) -> str:
-    """Return a value for people, or as a plain number for a program that reads CSV."""
+    """Return a value formatted for people, or unformatted for a program that reads CSV."""
     from posthouse.pipeline.report.markup import duration
 
     if value is None:
@@ -115,15 +115,15 @@ def export(
     *,
     rules: Annotated[Path | None, Parameter(help="TOML file of redaction rules: drop, and [[replace]].")] = None,
     again: Annotated[
-        Path | None, Parameter(help="Manifest of an earlier export: export the same history by the same rules.")
+        Path | None, Parameter(help="Manifest of an earlier export: export the same history with the same rules.")
     ] = None,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     """Export conversations for evaluations and fine-tuning, as JSON lines or Parquet, redacted by rules.
 
-    Sealed text is left out. A manifest next to the file records what it was made from; `--again` uses it to write the
-    same bytes later, even if the lake has grown.
+    Sealed text is left out. A manifest next to the file records the history and the rules that were used; `--again`
+    reads it to write the same bytes later, even if the lake has grown.
 
     For example:
 
@@ -143,7 +143,7 @@ def export(
 
     kind = to.suffix.removeprefix(".")
     if kind not in FORMATS:
-        raise error("usage", text=f"{to.name} names no format", hint="Give NAME.jsonl or NAME.parquet.")
+        raise error("usage", text=f"the format of {to.name} is unknown", hint="Give NAME.jsonl or NAME.parquet.")
     if not to.absolute().parent.is_dir():
         raise error("usage", text=f"there is no directory {to.parent}", hint="Create it first.")
     if rules is not None and again is not None:

@@ -2,8 +2,8 @@
 
 Each range is read back from the lake's files and synced to disk before its digests go to the relay. The relay
 computes the digests over its own rows and deletes the rows only if they are equal. No row is lost if either side dies
-at any point: the next run starts at the oldest record of the relay. A range ends at a gap; a seq that occurs twice is
-damage.
+at any point: the next run starts at the oldest record of the relay. A range ends at a gap; a seq that occurs twice
+means that the lake is damaged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from posthouse.pipeline.lake.lake import BronzeScan, Lake, RowFilter
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRows:
-    """Consecutive records, and those of their events that a digest can prove."""
+    """Consecutive records, and the digests of their events, as far as the lake knows them."""
 
     records: Sequence[Record]
     #: Seq, and the digest of the event as the relay serves it, or served it before it was erased.
@@ -56,7 +56,7 @@ class ArchivedHistory:
 
     @cached_property
     def _swept(self) -> dict[str, dict[int, bytes]]:
-        """Digests of events that a limit of the relay removed, perhaps before a run could copy them: epoch -> seq."""
+        """Digests of events whose content a limit of the relay removed, by epoch and seq; the lake may lack them."""
         import pyarrow.compute as pc
 
         found: dict[str, dict[int, bytes]] = {}

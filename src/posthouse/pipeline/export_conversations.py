@@ -45,14 +45,14 @@ class Replacement(msgspec.Struct, forbid_unknown_fields=True, rename={"by": "wit
 
 
 class RedactionRules(msgspec.Struct, forbid_unknown_fields=True):
-    """What an export leaves out: whole fields, and matches of regular expressions in texts."""
+    """The fields that an export leaves out, and the regular expressions whose matches it replaces."""
 
     drop: list[str] = []
     replace: list[Replacement] = []
 
 
 _RULES_HINT = (
-    'Repair the rules: drop = ["FIELD"], and [[replace]] with a regular expression as pattern, and with = "TEXT".'
+    'Write drop = ["FIELD"], and for each replacement a table [[replace]] with pattern = "REGEX" and with = "TEXT".'
 )
 
 
@@ -61,7 +61,7 @@ def parse_rules(text: str, path: str = "rules.toml") -> RedactionRules:
     try:
         rules = msgspec.convert(tomllib.loads(text), RedactionRules)
         for each in rules.replace:
-            re.compile(each.pattern).sub(each.by, "")  # it also reads the groups that `with` names
+            re.compile(each.pattern).sub(each.by, "")  # this also checks the group references in `with`
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, re.error, IndexError) as fault:
         raise error("config_unreadable", path=path, reason=str(fault), hint=_RULES_HINT) from fault
     if unknown := set(rules.drop) - set(FIELDS):
@@ -71,7 +71,7 @@ def parse_rules(text: str, path: str = "rules.toml") -> RedactionRules:
 
 
 class Manifest(msgspec.Struct):
-    """What an export was made of, and the digest of its file."""
+    """The inputs of an export, its size, and the digest of its file."""
 
     positions: Positions
     rules: RedactionRules
@@ -101,7 +101,7 @@ class ExportedMessage:
 
 
 def positions_of(lake: Lake) -> Positions:
-    """Return the last seq of each epoch that counts now: the last one in the lake, or the fork of a restore."""
+    """Return the last live seq of each epoch: the last one in the lake, or the fork of a restore."""
     epochs = lake.epochs()
     live = live_through(epochs)
     tables = [(lake.delta(name), feed.name) for name, feed in COPIES.items()]
@@ -218,7 +218,7 @@ def message_of_envelope(row: Mapping[str, Any]) -> ExportedMessage:
 
 
 def _name_of(value: object) -> str | None:
-    """Return a name that a sender gave as any JSON value, as silver_messages stores it."""
+    """Return a name as text, as silver_messages stores it; a sender may give any JSON value."""
     return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
@@ -228,7 +228,7 @@ def _model_of(usage: object) -> str | None:
 
 
 def group_messages(messages: Iterator[ExportedMessage]) -> list[tuple[str, list[ExportedMessage]]]:
-    """Return messages by conversation, each oldest first; as silver_conversations does, but for one export."""
+    """Return messages by conversation, each oldest first, with the same grouping as silver_conversations."""
     known = {(each.source, each.mesh, each.id): each for each in messages}
     found: dict[tuple[str, str, str], list[ExportedMessage]] = {}
     for each in known.values():
@@ -239,7 +239,7 @@ def group_messages(messages: Iterator[ExportedMessage]) -> list[tuple[str, list[
 
 
 def _conversation(message: ExportedMessage, known: Mapping[tuple[str, str, str], ExportedMessage]) -> str:
-    """Follow replies up to a message that names a conversation, or that replies to none; a circle ends immediately."""
+    """Follow replies up to a message that names a conversation or replies to none; a circle has its smallest id."""
     seen: set[str] = set()
     while True:
         if message.conversation_id:
@@ -254,7 +254,7 @@ def _conversation(message: ExportedMessage, known: Mapping[tuple[str, str, str],
 
 
 def redact(message: ExportedMessage, rules: RedactionRules) -> dict[str, Any]:
-    """Return the fields of a message that an export writes."""
+    """Return the fields of a message as an export writes them."""
     shown: dict[str, Any] = {
         "id": message.id,
         "at": format_utc(message.at_ns),
@@ -281,7 +281,7 @@ def redact_name(name: str, messages: Sequence[ExportedMessage], rules: Redaction
     return redacted
 
 
-#: Fields of a message by which messages refer to each other, and its time: rules leave them as they are.
+#: Fields that replacements do not change: the ids by which messages refer to each other, and the time.
 _IDS = ("id", "at", "reply_to")
 _Patterns = Sequence[tuple[re.Pattern[str], str]]
 
@@ -291,7 +291,7 @@ def _patterns(rules: RedactionRules) -> _Patterns:
 
 
 def _replaced(value: Any, patterns: _Patterns) -> Any:
-    """Replace what patterns match in a text, or in every text inside a value; names of fields are texts too."""
+    """Replace the matches of patterns in a text, or in every text inside a value, names of fields included."""
     if isinstance(value, dict):
         return {_replaced(key, patterns): _replaced(each, patterns) for key, each in value.items()}
     if isinstance(value, list):

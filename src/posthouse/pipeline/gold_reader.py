@@ -50,7 +50,7 @@ class Selection:
     agent: str | None = None
 
     def before(self, newest_day: str) -> Selection | None:
-        """Return the period of the same length before; None without a first day."""
+        """Return the preceding period of the same length; None without a first day."""
         if self.first_day is None:
             return None
         first, last = date.fromisoformat(self.first_day), date.fromisoformat(self.last_day or newest_day)
@@ -75,7 +75,7 @@ class Selection:
 
 
 class GoldReader:
-    """Reads the figures of one selection."""
+    """Read the figures of one selection."""
 
     def __init__(
         self, lake: Lake, selection: Selection, prices: Prices | None = None, names: PartyNames | None = None
@@ -98,7 +98,7 @@ class GoldReader:
         return PartyNames(member_names(self.lake), parties)
 
     def of(self, selection: Selection) -> GoldReader:
-        """Return a reader of another selection of the same lake."""
+        """Return a reader for another selection of the same lake."""
         return GoldReader(self.lake, selection, self._prices, self.names)
 
     def is_chosen(self, party: str) -> bool:
@@ -169,7 +169,7 @@ class GoldReader:
         return sorted(found.values(), key=lambda row: (-row["cost_usd"], *(str(row[name]) for name in by)))
 
     def _costs_of_messages(self) -> pa.Table:
-        """Return the usage of every message that reports one, with its conversation: gold does not keep these apart."""
+        """Return the usage of every message that reports one, with its conversation, which gold does not have."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -204,7 +204,7 @@ class GoldReader:
         return sorted(kept, key=lambda row: (-row["count"], row["key"], row["code"]))
 
     def contention(self) -> list[Row]:
-        """Return the waits for each resource, longest first; leases do not name their owner here."""
+        """Return the waits for each resource of all agents, longest first; gold does not name the owners of leases."""
         sums = ("grants", "waits", "wait_ms", "take_overs", "held_ms")
         table = self._table("gold_contention_hourly", ("resource", *sums, "wait_ms_max"))
         rows = _sums(table, ("resource",), sums, ("wait_ms_max",))
@@ -223,7 +223,7 @@ class GoldReader:
 
     def _table(self, name: str, columns: Sequence[str], *, has_mesh: bool = True) -> pa.Table:
         table = self.lake.delta(name)
-        if not table.exists and self.lake.delta("bronze_journal").exists:  # no figures, though there is a history
+        if not table.exists and self.lake.delta("bronze_journal").exists:  # there is history, but no figures of it yet
             raise error("lake_outdated", path=self.lake.location, table=name)
         return table.to_arrow(list(columns), self.selection.condition(has_mesh=has_mesh))
 
@@ -247,7 +247,7 @@ class GoldReader:
 
     def _refuse_unknown_mesh(self, mesh: str) -> None:
         meshes = self.lake.delta("gold_traffic_hourly").to_arrow(["mesh"]).column("mesh").unique().drop_null()
-        known = sorted(filter(None, meshes.to_pylist()))  # mail of a host and of the bus has none
+        known = sorted(filter(None, meshes.to_pylist()))  # rows of outboxes, inboxes and the bus have none
         if mesh not in known:
             hint = f"Meshes in the lake: {', '.join(known)}." if known else "The lake has no message of a mesh yet."
             raise error("usage", text=f"the lake has no mesh {mesh!r}", hint=hint)

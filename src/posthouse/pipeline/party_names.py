@@ -26,7 +26,7 @@ _MEMBER_RECORDS = ("member.joined", "member.changed")
 
 
 class PartyNames:
-    """Maps parties of messages to the names that people read."""
+    """Map parties of messages to the names that people read."""
 
     def __init__(self, members: Mapping[str, str], parties: Iterable[str] = ()) -> None:
         self._members = members
@@ -65,7 +65,7 @@ class PartyNames:
 def member_names(lake: Lake) -> dict[str, str]:
     """Return the latest name of every member that has one, by node id; reads bronze without Spark.
 
-    Records of members are rare, so the bodies are read only of row groups that have one.
+    Member records are rare, so bodies are read only from row groups that contain one.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -30,7 +30,7 @@ _MS_NS = 1_000_000.0
 
 
 def recent(inputs: Mapping[str, DataFrame], mesh: str, through_ns: int, days: int) -> dict[str, DataFrame]:
-    """Return the live messages and deliveries of one mesh in the last days; a moved one counts under its new key."""
+    """Return the live messages and deliveries of one mesh in the last days; a moved delivery counts for its new key."""
     from pyspark.sql import functions as f
 
     from posthouse.pipeline.tables.silver_deliveries import MOVED
@@ -118,7 +118,7 @@ class AlertThresholds:
 
 
 def find_alerts(inputs: Mapping[str, DataFrame], through_ns: int, thresholds: AlertThresholds) -> DataFrame:
-    """Return alert, member, since (an hour, or a time in nanoseconds, as text) and count."""
+    """Return one row per alert: alert, member, since (an hour, or a time in nanoseconds, as text) and count."""
     flood = _flood(inputs["silver_messages"], thresholds.flood_per_hour)
     silent = _silent(inputs["silver_deliveries"], through_ns - round(thresholds.silent_s * SECOND_NS))
     storm = _storm(inputs["silver_deliveries"], thresholds.attempts)
@@ -126,7 +126,7 @@ def find_alerts(inputs: Mapping[str, DataFrame], through_ns: int, thresholds: Al
 
 
 class SpentAlert(NamedTuple):
-    """An alert that a budget of money was exceeded on one day."""
+    """An alert: the spending of one day exceeded its budget."""
 
     alert: str
     #: The agent that spent more than its budget; "" for the whole mesh.
@@ -250,7 +250,7 @@ def publish(
     alerts_to: str | None,
     spent: Sequence[SpentAlert] = (),
 ) -> PublishReport:
-    """Publish the figures of a mesh, and its alerts if a topic for them is given; `spent` has further alerts."""
+    """Publish the figures of a mesh, and its alerts, with those in `spent`, if `alerts_to` names a topic."""
     register_source(spark)
     chosen = {name: frame.cache() for name, frame in recent(inputs, options.mesh, through_ns, days).items()}
     try:

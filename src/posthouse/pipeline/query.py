@@ -2,7 +2,7 @@
 
 Every table is a view with its name. Each query runs in a separate session after the guard has accepted it
 (posthouse.pipeline.query_guard), so it can neither change anything nor see settings of another query. Values are
-returned as JSON has them. posthouse.pipeline.serve runs queries of other processes in a warm session. Importing this
+returned as JSON values. posthouse.pipeline.serve runs queries of other processes in a warm session. Importing this
 module must not load pyspark: a query to a warm session has to be fast.
 """
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 MAX_ROWS = 100_000  # per answer; export a larger result to a file
-#: Settings of the session of a query, whatever the session has that it comes from.
+#: Settings of every query's session; they override those of the session that it is derived from.
 _LOCKS = {
-    "spark.sql.runSQLOnFiles": "false",  # a second lock, behind the guard
+    "spark.sql.runSQLOnFiles": "false",  # in case the guard misses a path
     "spark.sql.variable.substitute": "false",  # ${env:NAME} would show variables of this process, keys among them
 }
 
@@ -70,7 +70,7 @@ def refuse_empty(lake: Lake) -> None:
 
 
 def register_named(spark: SparkSession, lake: Lake, sql: str) -> None:
-    """Register the tables that a query names as views; all tables if it names none, as SHOW TABLES."""
+    """Register the tables that a query names as views; all tables if it names none, as SHOW TABLES does."""
     words = set(re.findall(r"[a-z_]+", sql.lower()))
     named = words & set(declared_names())
     lake.register(spark, named or None)

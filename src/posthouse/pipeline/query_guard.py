@@ -4,9 +4,9 @@ Spark's SQL can write directories, run shell commands, call Java methods and rea
 like a query. So the guard lets Spark parse the text and walks the parsed plan: every node and every expression must be
 on a list, every relation a table of the lake or a CTE in scope, every function a built-in one that computes its result
 from its arguments. The lists name what is allowed, so a statement or a function of a later Spark is refused until it is
-added here. Left out are functions that call Java, read a file, URL or schema that an argument or an option names
+added here. They omit functions that call Java, read a file, URL or schema that an argument or an option names
 (reflect, from_xml, from_avro, from_protobuf), parse XML (xpath), or reveal something about the host (input_file_name).
-The guard sees the text after Spark has replaced ${env:NAME} in it, so sessions of the pipeline do not replace anything.
+Spark would replace ${env:NAME} before the guard sees the text, so sessions of the pipeline turn this off.
 
 If you add a node or an expression: make sure that Spark counts all its parts as expressions or children of it, or the
 guard does not see them (windowDefinitions and replacements below), and add it to tests/pipeline/test_query_guard.py.
@@ -55,8 +55,8 @@ _EXPRESSION_NAMES = """
     UnspecifiedFrame$ CurrentRow$ UnboundedPreceding$ UnboundedFollowing$ AttributeReference
 """
 _EXPRESSIONS = frozenset(_EXPRESSION_NAMES.split())
-#: Functions that compute their result from their arguments: conditions, numbers, time, others, arrays and maps,
-#: aggregates, sketches, text, conversions, rows from a value, windows, JSON and variants, places and vectors.
+#: Functions that compute their result from their arguments: conditions, numbers, time, miscellaneous, arrays and maps,
+#: aggregates, sketches, text, conversions, generators, windows, JSON and variants, geometry and vectors.
 _FUNCTION_NAMES = """
     and between case coalesce equal_null if ifnull ilike in isnan isnotnull isnull like nanvl not nullif
     nullifzero nvl nvl2 or regexp regexp_like rlike when zeroifnull
@@ -136,7 +136,7 @@ def check_question(spark: SparkSession, sql: str, tables: frozenset[str]) -> Non
 
 
 def check_condition(spark: SparkSession, sql: str) -> None:
-    """Raise query_refused unless the condition `sql` only computes, without a subquery; query_failed as above."""
+    """Raise query_refused unless the condition `sql` only computes, without a subquery; query_failed if invalid."""
     refuse_connect(spark)
     _check_expression(_parsed(spark, "parseExpression", sql), None)
 
@@ -158,7 +158,7 @@ def refuse_connect(spark: SparkSession) -> None:
 
 
 def _check(node: Any, scope: frozenset[str]) -> None:
-    """Check a node of a parsed plan; `scope` has the relations that it may name."""
+    """Check a node of a parsed plan; `scope` holds the relations that it may name."""
     name = _class_name(node)
     if name in _WRAPPERS:
         _check(getattr(node, _WRAPPERS[name])(), scope)
@@ -202,10 +202,10 @@ def _check_table_function(parts: list[Any]) -> None:
 
 
 def _check_expression(expression: Any, scope: frozenset[str] | None) -> None:
-    """Check an expression of a parsed plan; `scope` has the relations of its subqueries, None: it may have none."""
+    """Check an expression of a parsed plan; `scope` holds the relations for subqueries; None: there may be none."""
     name = _class_name(expression)
     if name in _FORBIDDEN_EXPRESSIONS:
-        raise _refused("the name of a function must be written out")
+        raise _refused("the name of a function must be literal, not computed")
     if name not in _EXPRESSIONS:
         raise _refused(f"it may not contain the expression {name}")
     if name == "UnresolvedStarExceptOrReplace":
@@ -261,7 +261,7 @@ def _expressions(node: Any, name: str) -> list[Any]:
 
 
 def _class_name(item: Any) -> str:
-    """Return the name of an item's class, or of the class that an anonymous one extends, as that of IS UNKNOWN."""
+    """Return the name of an item's class; for an anonymous class, as of IS UNKNOWN, that of the class it extends."""
     kind = item.getClass()
     return str(kind.getSimpleName() or kind.getSuperclass().getSimpleName())
 

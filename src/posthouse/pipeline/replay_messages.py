@@ -76,7 +76,7 @@ class ReplayCursors:
         self._directory = lake / DIRECTORY
 
     def begin(self, name: str, options: ReplayOptions) -> ReplayCursor:
-        """Return the stored or a new cursor; raise replay_cursor_differs if it was stored with other options."""
+        """Return the stored cursor, or else a new one; raise replay_cursor_differs if the stored options differ."""
         path = self._path(name)
         try:
             found = msgspec.json.decode(path.read_bytes(), type=ReplayCursor)
@@ -108,8 +108,10 @@ _POSITION = ("epoch", "seq")
 
 
 def select_messages(inputs: Mapping[str, DataFrame], where: str, after: ReplayCursor) -> DataFrame:
-    """Return the matching messages after a cursor; query_failed if the condition is not valid SQL, query_refused if it
-    does more than compute from the columns of a message.
+    """Return the matching messages after a cursor.
+
+    Raise query_failed if the condition is not valid SQL, and query_refused if it does more than compute from the
+    columns of a message.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
@@ -183,7 +185,7 @@ class ReplayTarget(Protocol):
     """The destination of a replay."""
 
     async def resume(self, cursor: ReplayCursor) -> None:
-        """Find the messages that were sent after a cursor was written."""
+        """Find the messages that an interrupted replay sent after it had written this cursor."""
         ...
 
     async def send(self, messages: Sequence[PastMessage]) -> SendResult:
@@ -254,7 +256,7 @@ class BusTarget:
 
 
 def _value(body: str) -> Any:
-    """Return the JSON value of a payload; a text that is not JSON unchanged."""
+    """Return the JSON value of a payload, or the text unchanged if it is not JSON."""
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError:

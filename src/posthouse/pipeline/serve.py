@@ -5,10 +5,10 @@ The socket is in the lake's directory and carries one JSON object per line, a re
     {"audit": {"sources": [...], "is_derived": false}}   {"result": {"records": ..., "findings": [...]}}
     {"whatif": {"config": BASE64, "rules": BASE64}}      {"result": {"totals": [...], ...}}
 or {"problem": {"code": ...}}. If Java ends, the server ends as well: it closes the connection without a reply, and the
-asking process starts its own Spark. Each connection has a thread, and Spark shares its cores fairly between them, so a
-long audit does not hold up a query; what Spark does for a process that goes away, as by Ctrl-C, is cancelled. A process
-that can open the socket can read the whole lake, so its mode is 0600 in a directory with mode 0700. Importing this
-module must not load pyspark: a query to a warm session has to be fast.
+client starts its own Spark. Each connection has a thread, and Spark shares its cores fairly between them, so a long
+audit does not hold up a query. If a client disconnects, as after Ctrl-C, the Spark jobs of its request are cancelled. A
+process that can open the socket can read the whole lake, so its mode is 0600 in a directory with mode 0700. Importing
+this module must not load pyspark: a query to a warm session has to be fast.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FAIR = {"spark.scheduler.mode": "FAIR"}
 
 
 class SourceRequest(msgspec.Struct, omit_defaults=True):
-    """A source of an audit, as the asking process may open it."""
+    """A source of an audit, with the token that the client has for it."""
 
     url: str
     token: str | None = None
@@ -59,7 +59,7 @@ class AuditRequest(msgspec.Struct, omit_defaults=True):
     is_derived: bool = False
     #: Node ids whose published roots count.
     publishers: list[str] = []
-    #: The node that asks; its roots count too.
+    #: The client's node; its roots count too.
     own_node: str = ""
 
 
@@ -105,7 +105,7 @@ def socket_address(lake: Path) -> Iterator[str]:
 
 
 class QueryServer:
-    """Serves requests about one lake from a warm session; `serve` blocks until `close`."""
+    """Serve requests about one lake from a warm session; `serve` blocks until `close`."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         refuse_connect(spark)
@@ -174,7 +174,7 @@ class QueryServer:
 
 
 def run_audit(spark: SparkSession, lake: Lake, request: AuditRequest) -> dict[str, Any]:
-    """Audit a lake, keep the result for programs that show it, and return the report as JSON has it."""
+    """Audit a lake, save the result for programs that show it, and return the report as a JSON object."""
     from posthouse.pipeline.audit.audit import audit
     from posthouse.pipeline.audit.finding import KEPT_FINDINGS, LastAudit, save_last_audit
     from posthouse.pipeline.connector.source_access import Access
@@ -196,7 +196,7 @@ def run_audit(spark: SparkSession, lake: Lake, request: AuditRequest) -> dict[st
 
 
 def run_whatif(spark: SparkSession, lake: Lake, request: WhatIfRequest) -> dict[str, Any]:
-    """Simulate other rules, and return the differences as JSON has them."""
+    """Simulate other rules, and return the differences as a JSON object."""
     from posthouse.pipeline.whatif.proposed_rules import parse_proposal
     from posthouse.pipeline.whatif.simulation import bus_journal, compare, simulate_history
 
@@ -216,7 +216,7 @@ class _Handler(socketserver.StreamRequestHandler):
     server: _Listener
 
     def handle(self) -> None:
-        # Spark may stop, which `serve` raises, and the asking process may go away.
+        # If Java has ended, `serve` raises the error. A client that has disconnected needs no reply.
         with suppress(PosthouseError, ConnectionError):
             while line := self.rfile.readline(LINE_MAX_BYTES):
                 self.wfile.write(self.server.owner.answer(line, self.connection))
@@ -224,12 +224,12 @@ class _Handler(socketserver.StreamRequestHandler):
 
 @contextmanager
 def _cancelled_with(connection: socket.socket, spark: SparkSession) -> Iterator[None]:
-    """Cancel the Spark jobs that this thread starts, those to come too, as soon as the peer closes the connection."""
+    """Cancel the Spark jobs of this thread, present and future, as soon as the peer closes the connection."""
     from py4j.protocol import Py4JError
 
     context: Any = spark.sparkContext
     group = secrets.token_hex(8)
-    context.setJobGroup(group, "a request of another process")
+    context.setJobGroup(group, "a request from another process")
     watched, done = socket.socketpair()
 
     def watch() -> None:
@@ -244,7 +244,7 @@ def _cancelled_with(connection: socket.socket, spark: SparkSession) -> Iterator[
     try:
         yield
     except Exception as failure:
-        if _closing(connection).poll(0):  # what failed was cancelled, and no process reads why
+        if _closing(connection).poll(0):  # the work failed because it was cancelled; no process reads the reason
             raise ConnectionAbortedError from failure
         raise
     finally:
@@ -254,7 +254,7 @@ def _cancelled_with(connection: socket.socket, spark: SparkSession) -> Iterator[
 
 
 def _closing(connection: socket.socket) -> select.poll:
-    """Return a poll that is ready once the peer has closed the connection, not when it only sends no more."""
+    """Return a poll that is ready once the peer has closed the connection, not when it has only ended its sending."""
     poll = select.poll()
     poll.register(connection, 0)  # nothing but POLLHUP and errors, which are always reported
     return poll

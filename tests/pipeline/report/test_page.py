@@ -55,11 +55,11 @@ def test_finding_and_slow_answer_link_to_the_trace_of_their_message() -> None:
 
 def test_period_is_compared_with_the_one_before_in_words_and_verdicts() -> None:
     page = render_page(make_sample())
-    assert "+4 % against the period before" in page
-    assert 'class="change better">-33 % against' in page  # latency
-    assert 'class="change worse">+27 % against' in page  # cost
+    assert "+4 % vs. the previous period" in page
+    assert 'class="change better">-33 % vs.' in page  # latency
+    assert 'class="change worse">+27 % vs.' in page  # cost
     alone = render_page(Figures(made_at_s=0))
-    assert "the period before" not in alone
+    assert "the previous period" not in alone
 
 
 def test_page_says_what_it_is_limited_to() -> None:

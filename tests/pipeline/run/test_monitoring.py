@@ -125,7 +125,7 @@ def test_runs_are_reported_where_the_settings_say_also_if_they_fail(
     assert [event["eventType"] for _key, event in received] == ["START", "FAIL" if is_failing else "COMPLETE"]
     last = received[-1][1]
     assert ("errorMessage" in last["run"]["facets"]) is is_failing
-    assert ("did not take the event START" in capsys.readouterr().err) is is_failing
+    assert ("did not accept the event START" in capsys.readouterr().err) is is_failing
     assert f"posthouse_pipeline_run_successful {float(not is_failing)}" in (tmp_path / "run.prom").read_text()
 
 

@@ -1,1 +1,1 @@
-"""The audit: checks the whole history with rules that depend neither on Spark nor on the code that wrote it."""
+"""The audit: checks the whole history with rules of its own, which do not depend on Spark."""

@@ -1,6 +1,6 @@
 """The list of rules, and how to apply them: split rows into steps by rule and key, then audit the steps of each key.
 
-A rule's index in RULES identifies it between the two Spark stages; facts travel encoded. `audit_steps` needs steps
+Between the two Spark stages, a rule is identified by its index in RULES, and facts are JSON. `audit_steps` needs steps
 sorted by rule, key, depth, seq and rank, and holds one auditor at a time. Spark workers and the in-process audit run
 the same code. To add a rule: 1. a file in audit/rules, 2. RULES here, 3. its codes in audit/finding.py and
 docs/how-to/pipeline-audit.md.
@@ -39,7 +39,7 @@ from posthouse.pipeline.audit.rules.seq_continuity import BLOCK
 
 
 class RowFaultAuditor(Auditor):
-    """Pass on a finding that a row proved on its own."""
+    """Report the findings of the checks of single rows."""
 
     def add_step(self, step: Step) -> Iterator[Finding]:
         yield step.fact
@@ -81,7 +81,7 @@ _NO_FACT = _encode(None)
 
 
 class KeyedStep(NamedTuple):
-    """One step between the stage that splits rows and the stage that audits keys."""
+    """A step in the form that the stage that splits rows passes to the stage that audits keys."""
 
     #: Index in RULES.
     rule: int
@@ -169,7 +169,7 @@ class Scatter:
 
 
 def audit_steps(lineages: Lineages, steps: Iterable[KeyedStep]) -> Iterator[Finding]:
-    """Yield the findings of the auditors in sorted steps."""
+    """Audit sorted steps and yield the findings."""
     auditor: Auditor | None = None
     current: tuple[int, str] = (-1, "")
     rule = RULES[0]

@@ -1,7 +1,7 @@
 """One audit: check the lake's seals, compare the lake with its sources, and apply every rule to the whole history.
 
 Without a lake, the audit reads the sources directly. Workers read the sources, so the driver may hold stores open
-through apsw. Missing or truncated files of the lake are findings, not failures; the audit then skips the rows,
+through apsw. Missing or truncated files of the lake are findings, not failures; the audit then ends with the seals,
 because most further findings would only follow from the damage.
 """
 
@@ -81,10 +81,11 @@ class Sources:
         return Frames(list(epochs.values()), self._rows(JOURNAL, JOURNAL_COLUMNS), self._rows(EVENTS, EVENT_COLUMNS))
 
     def compare(self, lake: Lake, erased: ErasedRows = NO_ERASURES) -> Iterator[Finding]:
-        """Compare the journals that the sources still hold with the lake's seals; the content of events may expire.
+        """Compare the journals that the sources still hold with the lake's seals.
 
-        `erased` is what the lake has erased. A block of version 1 from which the store alone has erased records cannot
-        be compared; the next run seals it again.
+        Events are not compared, because their content may expire. `erased` holds the digests of the rows that the lake
+        has erased. A block of version 1 from which only the store has erased records cannot be compared; the next run
+        seals it again.
         """
         seals = [commit.seal for commit in lake.sealed_commits("bronze_journal") if self._is_held(commit.seal)]
         yield from self._missing_records(seals)
@@ -109,9 +110,10 @@ class Sources:
         return found
 
     def _missing_records(self, seals: Sequence[Seal]) -> Iterator[Finding]:
-        """Yield a finding for each source whose current epoch ends below its newest seal; restores begin new epochs.
+        """Yield a finding for each source whose current epoch ends below its newest seal.
 
-        A standby may end there, because it has not received the records yet.
+        A restore cannot cause this, because it begins a new epoch. Standbys are skipped: they may not have received the
+        records yet.
         """
         for _access, history in self._histories:
             if history.is_standby:
@@ -124,7 +126,7 @@ class Sources:
                 )
 
     def check_published(self, published: Sequence[RootEvent]) -> Iterator[Finding]:
-        """Compare the sources with the roots that lakes published of them."""
+        """Compare the sources with the Merkle roots that lakes published of their records."""
         held = [
             (each.epoch, max(each.fork_seq, history.pruned_through), history.end_of(position))
             for _access, history in self._histories
@@ -178,7 +180,7 @@ class Sources:
 
 
 def _refuse_copies(histories: Sequence[tuple[Access, History]]) -> None:
-    """Raise source_repeated if two sources hold the same records, as a store and its standby."""
+    """Raise source_repeated if two sources hold the same records, as a store and its standby do."""
     for (access, history), (other, copy) in combinations(histories, 2):
         for segment in history.segments(0, history.head):
             if any(
@@ -195,7 +197,7 @@ def _is_comparable(block: Seal, erased: ErasedRows) -> bool:
     return not any(block.after < seq <= block.to for seq in erased.digests.get(block.epoch, ()))
 
 
-MAX_FINDINGS = 10_000  # findings a report keeps; it counts all
+MAX_FINDINGS = 10_000  # findings that a report lists; it counts all
 
 
 @dataclass
@@ -224,7 +226,7 @@ class Report:
         self.findings += found[: max(0, MAX_FINDINGS - len(self.findings))]
 
     def as_value(self) -> dict[str, Any]:
-        """Return the report as JSON has it."""
+        """Return the report as a JSON object."""
         return vars(self) | {"findings": [list(each) for each in self.findings], "counts": dict(self.counts)}
 
     @staticmethod
@@ -245,8 +247,8 @@ def audit(
 ) -> Report:
     """Audit a lake, or the sources if there is no lake; if both are given, compare them too.
 
-    With `is_derived`, recompute the tables above bronze. Published roots count if they are of a node in `publishers`,
-    or of `own_node`.
+    With `is_derived`, recompute the tables above bronze. `publishers` and `own_node` are the nodes whose published
+    roots and erasures count; `split_publishers` says what applies without any.
     """
     report = Report()
     for access in sources:

@@ -1,9 +1,9 @@
 """Check derived tables: compute silver and gold from bronze again, in a scratch directory, and compare the rows.
 
 Seals cover bronze only; a changed row of silver or gold, or a defect of an incremental run, shows up here. The scratch
-lake reads the bronze tables of the lake and writes its own tables to a private temporary directory, or on a cluster,
-whose workers do not see that, to a directory below the lake. The tables of the lake do not change. The lake must be up
-to date with its bronze tables, or every new record would look like a difference.
+lake reads the bronze tables of the lake and writes its own tables to a private temporary directory. On a cluster, whose
+workers cannot read that directory, it writes to one below the lake. The tables of the lake do not change. Silver and
+gold must be up to date with bronze, or every new record would look like a difference.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from posthouse.pipeline.tables.declaration import Table
 
 _SHOWN = 20  # differences of a table that become separate findings
-_SURPLUS = "surplus"  # how many more times the lake has a row than bronze gives it
+_SURPLUS = "surplus"  # copies of a row in the lake minus copies in the recomputed table
 
 
 class ScratchLake(Lake):
@@ -46,7 +46,7 @@ class ScratchLake(Lake):
 
 
 def check_derived(spark: SparkSession, lake: Lake) -> tuple[list[Finding], int]:
-    """Return a finding for each row that is not what bronze gives, and the number of tables compared."""
+    """Return a finding for each row that differs from the recomputed tables, and the number of tables compared."""
     from posthouse.pipeline.tables.catalog import TABLES
 
     _refuse_outdated(spark, lake)
@@ -97,7 +97,7 @@ def _compare_in_spark(
 
 
 def _compare_here(lake: Lake, scratch: Lake, name: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Do the same for a few rows: planning the query would cost more than reading them."""
+    """Compare without Spark: for few rows, planning the query would cost more than reading them."""
     wanted = arrow_schema(name).empty_table().select(columns).schema
     counted: dict[str, dict[str, Any]] = {}  # by text, in which NaN equals NaN
     for delta, sign in ((lake.delta(name), 1), (scratch.delta(name), -1)):
@@ -107,7 +107,7 @@ def _compare_here(lake: Lake, scratch: Lake, name: str, columns: Sequence[str]) 
 
 
 def _finding(table: Table, values: dict[str, Any]) -> Finding:
-    words = "bronze does not give the row" if values.pop(_SURPLUS) > 0 else "the table lacks the row"
+    words = "bronze does not yield the row" if values.pop(_SURPLUS) > 0 else "the table lacks the row"
     shown = ", ".join(f"{name}={value}" for name, value in values.items() if value is not None)
     ref = " ".join(str(values[name]) for name in table.keys if values.get(name) is not None)
     return Finding("derived_differs", "lake", str(values.get("epoch") or ""), ref, 0, f"{table.name}: {words} {shown}")

@@ -20,7 +20,7 @@ CODES = MappingProxyType(
         "seq_gap": "records are missing between two existing records",
         "seq_twice": "two records have the same seq",
         "time_back": "a record is older than its predecessor",
-        "history_headless": "the history starts late and no snapshot covers the missing records",
+        "history_headless": "the history lacks its beginning, and no snapshot covers the missing records",
         "record_type_unknown": "a record has a type that posthouse does not write",
         "record_body_invalid": "the body of a record does not have the form its type declares",
         "event_missing": "a record refers to an event that does not exist",
@@ -36,7 +36,7 @@ CODES = MappingProxyType(
         "delivery_unknown": "a record refers to a delivery that was never opened",
         "delivery_opened_twice": "a delivery was opened while it was open",
         "delivery_outcome_twice": "a delivery ended after it had ended",
-        "confirmation_disagrees": "a confirmation contradicts the record of what it closed",
+        "confirmation_disagrees": "a confirmation contradicts the record of the deliveries that it closed",
         "snapshot_disagrees": "a snapshot contradicts the history before it",
         "token_not_growing": "a fencing token is not greater than all tokens before it",
         "token_granted_twice": "a store granted one fencing token twice",
@@ -59,7 +59,7 @@ CODES = MappingProxyType(
         "store_altered": "records of a store differ from those that the lake committed",
         "store_lacks_records": "a store no longer has records that the lake committed",
         "lake_lacks_rows": "the lake holds fewer rows than its commits declare",
-        "derived_differs": "a table above bronze is not what bronze gives",
+        "derived_differs": "a table above bronze differs from the one recomputed from bronze",
         "erasure_untrusted": "rows of the lake were erased by a node that is not a trusted publisher",
         "root_untrusted": "a root was published by a node that is not a trusted publisher",
         "store_damaged": "a store violates its own rules; see `posthouse relay check`",
@@ -110,7 +110,7 @@ def save_last_audit(lake_directory: Path, result: LastAudit) -> None:
 
 
 def read_last_audit(lake_directory: Path) -> LastAudit | None:
-    """Return the result of the newest audit; None if there was none, or its file is not one of this version."""
+    """Return the result of the newest audit; None if there was none, or this version cannot read its file."""
     try:
         return msgspec.json.decode((lake_directory / LAST_AUDIT).read_bytes(), type=LastAudit)
     except (OSError, msgspec.MsgspecError):

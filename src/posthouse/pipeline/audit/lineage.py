@@ -2,8 +2,8 @@
 
 A lineage is the history of one store. It is named by its first epoch and continues through restores. A lake that
 began after a store had been pruned lacks the beginning; replay then starts at the first snapshot that covers the
-missing records. This module does not use posthouse.pipeline.epochs on purpose: the audit shares no code with what it
-audits. Pure values, small enough to send to every worker.
+missing records. This module does not use posthouse.pipeline.epochs on purpose, so that the audit does not repeat its
+faults. Pure values, small enough to send to every worker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LockRun(NamedTuple):
     #: the effect of the start on leases and tokens, as an argument of lease.reopen; 0: none
     over_before_ns: int = 0
     void_token: int = 0
-    #: of records before version 2: added to every token
+    #: added to every token; only records before version 2 have it
     token_leap: int = 0
     #: the counter of tokens at the start; -1: each lock counted its own tokens
     token_counter: int = -1
@@ -126,7 +126,7 @@ class AnchorRecord(NamedTuple):
 
 
 ANCHOR_TYPES = ("lock.run_started", "journal.snapshot", "mesh.created")
-#: Fields of the body of an anchor record, in the order of AnchorRecord, and their values where a record lacks them.
+#: Numeric fields of an anchor record's body, in the order of AnchorRecord, with the values for records that lack them.
 ANCHOR_FIELDS: Mapping[str, int] = AnchorRecord._field_defaults
 
 

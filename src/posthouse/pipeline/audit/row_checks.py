@@ -127,7 +127,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def read_body(type_: str, text: str) -> tuple[dict[str, Any] | None, Fault | None]:
-    """Return the body of a record, or the reason why it is not readable."""
+    """Return the body of a record, or the fault that makes it unreadable."""
     always = ALWAYS.get(type_)
     if always is None:
         return None, ("record_type_unknown", f"the type {type_!r} is unknown")

@@ -4,8 +4,8 @@ Leaves show which block of 4,096 seqs was altered. Every sealed row must exist, 
 and its readers hold the published roots, so an attacker who rewrites rows together with their seals is still detected.
 A published root applies to the rows of its range, regardless of how the lake has split them since; if the range is no
 longer complete, the root is not checked. The content of events may expire, so a root over events is compared only with
-the seal of the same range. Erased rows count by the digests that signed erasure records keep; a record that no trusted
-node signed, or that does not continue the leaf of its block, is ignored.
+the seal of the same range. For an erased row, the digest in a signed erasure record is hashed instead; an erasure
+record that no trusted node signed, or that does not continue the leaf of its block, is ignored.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ def _seal_finding(code: str, feed: str, seal: Seal, after: int, detail: str) -> 
 def check_erasures(
     records: Sequence[SignedErasure], seals: Sequence[Seal], feed: str, trusted: Collection[str], own: str = ""
 ) -> tuple[ErasedRows, list[Finding]]:
-    """Return the rows of a feed that remain after trusted erasures, and a finding for each record that is ignored.
+    """Return the digests and leaves from the valid erasure records of a feed, and a finding for each ignored record.
 
-    `own` is this node; without any trusted node the records of all nodes count.
+    `own` is this node. Without `trusted`, the records of all nodes count, unless this node signed one: then only its
+    own do.
     """
     sealed = {(seal.epoch, after): seal for seal in seals for after in range(seal.after, seal.to, BLOCK_ROWS)}
     accepted = {*trusted, own} if trusted or any(each.node == own for each in records) else None
@@ -88,9 +89,9 @@ def check_erasures(
             continue
         seal = sealed.get((record.epoch, record.after))
         if accepted is not None and each.node not in accepted:
-            fault = "erasure_untrusted", f"{each.node}, no trusted publisher, erased {len(record.seqs)} rows"
+            fault = "erasure_untrusted", f"{each.node} is not a trusted publisher and erased {len(record.seqs)} rows"
         elif not each.is_authentic():
-            fault = "lake_altered", f"the signature of {each.node} under an erasure is wrong"
+            fault = "lake_altered", f"the signature of {each.node} on an erasure is invalid"
         elif seal is None or not erased.is_continued_by(record, seal):
             fault = "lake_altered", "an erasure does not continue the seal of its block"
         else:
@@ -104,7 +105,7 @@ def check_erasures(
 def audit_lake(
     spark: Any, lake: Lake, publishers: Collection[str] = (), own_node: str = ""
 ) -> tuple[list[Finding], dict[str, ErasedRows]]:
-    """Recompute every seal of the lake; return the findings, and what erasures left of each feed."""
+    """Recompute every seal of the lake; return the findings, and the valid erasures by feed."""
     findings: list[Finding] = []
     erased: dict[str, ErasedRows] = {}
     records = ErasureTable(lake.storage).read()
@@ -181,7 +182,7 @@ def _block_start(ranges: Sequence[tuple[int, int]], seq: int) -> int:
 def leaf_batches(
     columns: tuple[str, ...], batches: _Batches, old: Collection[tuple[str, int]], erased: ErasedRows
 ) -> _Batches:
-    """Return the leaf of each block of sorted rows; `old` has the blocks of version 1, by epoch and start."""
+    """Yield the leaf of each block of sorted rows; `old` holds the blocks of version 1, by epoch and start."""
     import pyarrow as pa
 
     leaves = []

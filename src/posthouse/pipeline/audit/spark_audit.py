@@ -1,7 +1,7 @@
 """The audit on Spark: workers split rows into steps, Spark distributes the steps by key, workers audit them.
 
-Three stages: events are proved (signatures take nearly all of the time), records are split, and the steps of both
-are sorted by rule and key and audited. Only findings return to the driver. Code that runs in a worker imports
+There are three stages: events are verified (signatures take nearly all of the time), records are split, and the steps
+of both are sorted by rule and key and audited. Only findings return to the driver. Code that runs in a worker imports
 neither apsw nor pyspark's SQL.
 """
 
@@ -59,7 +59,7 @@ class Audited(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What one scan of the journal yields: lineages, the ends of every block, and the number of records."""
+    """The result of one scan of the journal."""
 
     lineages: Lineages
     blocks: list[BlockEnds]
@@ -84,7 +84,7 @@ def audit_frames(frames: Frames, max_findings: int = 10_000) -> Audited:
 
 
 def outline(frames: Frames) -> Outline:
-    """Build the lineages of histories."""
+    """Scan the journal once and build the lineages."""
     from pyspark.sql import functions as f
 
     block = f.call_function("div", f.col("seq"), f.lit(BLOCK))
@@ -116,7 +116,7 @@ def _build_lineages(frames: Frames, blocks: Sequence[BlockEnds], anchors: Sequen
     return build_lineages([*frames.epochs, *undeclared], extents, [AnchorRecord(*row) for row in anchors])
 
 
-# Spark pickles a function by value together with the globals it names. These functions name none: they import the
+# Spark pickles a function by value, together with the globals that it uses. These functions use none: they import the
 # functions that do the work.
 
 

@@ -1,8 +1,8 @@
 """Audit small histories or store files in one process, without Spark: the same rules, the same findings.
 
-For tests, fault campaigns and the driver's own check of a store. Everything is held in memory. The module reads
-through apsw, so a Spark worker must never import it. A relay's own consistency checks, which compare its tables with
-its journal, run here too.
+Tests, fault campaigns and the check of store files in `pipeline audit` use it. Everything is held in memory. The module
+reads through apsw, so a Spark worker must never import it. A relay's own consistency checks, which compare its tables
+with its journal, run here too.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _rows(db: apsw.Connection, text: str) -> Iterator[Any]:
 
 
 class _EpochOfSeq:
-    """Maps a seq to the epoch that wrote it: the last one that started below it."""
+    """Map a seq to the epoch in which it was written: the last one that started below it."""
 
     def __init__(self, epochs: list[EpochRow]) -> None:
         self._epochs = list(reversed(epochs))

@@ -253,7 +253,7 @@ def pack(rows: Iterator[SinkRow]) -> bytes:
         parts.append(compressor.compress(msgspec.json.encode(row) + b"\n"))
         size += len(parts[-1])
         if size > TASK_MAX_BYTES:
-            raise error("sink_rows_invalid", reason=f"one task has more than {TASK_MAX_BYTES} bytes; repartition them")
+            raise error("sink_rows_invalid", reason=f"one task exceeds {TASK_MAX_BYTES} bytes; repartition the rows")
     return b"".join([*parts, compressor.flush()])
 
 

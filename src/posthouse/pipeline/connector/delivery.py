@@ -1,8 +1,8 @@
 """Sign the rows of a sink run and send them to the relay. Runs on the driver, which has the key.
 
 A row of a run always produces the same request: client_message_id is a hash of run id and row key, and sealing is
-deterministic, so the relay recognizes a repeated row and returns the message it has. All rows become events before
-the first one is sent, so an invalid row fails the run before it has an effect.
+deterministic, so the relay recognizes a repeated row and returns the message that it already has. All rows become
+events before the first one is sent, so an invalid row fails the run before it has an effect.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def open_client(options: SinkOptions) -> Client:
 
 
 class Delivery:
-    """Sends the rows of one run over one client."""
+    """Send the rows of one run over one client."""
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
         clock = system_clock()

@@ -5,9 +5,8 @@
     deliveries, locks           records of these areas, of a relay
     bus, outbox, inbox          records of these areas, of the store of the same name
 Every feed has seq, at_ns, type and mesh. Filters on these are pushed down as SQL conditions, but only if SQL has
-exactly Spark's semantics. A filter on seq also bounds the planned range. A store's file and a database are read by the
-same statements, whose placeholders are `?`. Workers, driver and command line import this module, so it imports nothing
-heavy.
+exactly Spark's semantics. A filter on seq also bounds the planned range. The same statements, with placeholders `?`,
+read a store's file and a database. Workers, driver and command line import this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -78,9 +77,9 @@ FEEDS: dict[str, Feed] = {
 }
 #: The epochs of a store's journal, oldest first, as values of an Ancestor.
 SELECT_EPOCHS = "SELECT epoch, parent_epoch, fork_seq, started_at_ns FROM epochs ORDER BY number"
-RANGE_ROWS = 16_384  # about 5 MB and 30 ms: short for the store, long enough to be fast
+RANGE_ROWS = 16_384  # about 5 MB and 30 ms: a short transaction for the store, but large enough to be fast
 COLUMNS = {"seq": int, "at_ns": int, "type": str, "mesh": str}
-_MAX_VALUES = 500  # in an IN: SQLite allows more, but a query plan should stay readable
+_MAX_VALUES = 500  # per IN: SQLite allows more, but a query plan should stay readable
 
 
 @dataclass(frozen=True, slots=True)

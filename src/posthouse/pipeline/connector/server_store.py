@@ -74,7 +74,7 @@ class ServerStore:
         if found < known:
             reason = f"its schema has version {found}, not {known}: start a relay of this version on it once"
             raise error("source_invalid", url=self.url, reason=reason)
-        (state,) = self._rows(_STATE)  # before the epochs: a new one only begins at the head or above
+        (state,) = self._rows(_STATE)  # read before the epochs, so a new epoch begins at this head or above
         epochs = [Ancestor(*row.values()) for row in self._rows(SELECT_EPOCHS)]
         if not epochs:
             raise error("source_invalid", url=self.url, reason="it holds no journal")
@@ -110,6 +110,6 @@ class ServerStore:
 
 
 def _numbered(text: str) -> str:
-    """Return a statement with PostgreSQL's placeholders, which are numbers."""
+    """Return a statement with PostgreSQL's numbered placeholders."""
     numbers = count(1)
     return re.sub(r"\?", lambda _: f"${next(numbers)}", text)

@@ -51,7 +51,7 @@ class SinkOptions:
         )
 
     def as_strings(self) -> dict[str, str]:
-        """Return the options as a write takes them."""
+        """Return the options as strings, for Spark's writer and `of`."""
         found = {name: getattr(self, name) for name in ("relay", "run_id", "mesh", "home", "key_file", "tls_ca")}
         texts = {name: str(value) for name, value in found.items() if value}
         return texts | {"allow_plain": str(self.allow_plain).lower()}

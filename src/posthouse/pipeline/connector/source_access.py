@@ -84,7 +84,7 @@ def _sources_of(text: str) -> list[Address]:
 def _stores_below(directory: Path) -> list[Path]:
     """Return the stores in a directory and below it, but not inside a table of a lake; links are not followed.
 
-    The directory of a follower has a copy of the store that it follows, until it is promoted.
+    If a directory has no store but a follower's copy of one, as before a promotion, the copy counts.
     """
     found: list[Path] = []
     for walked, names, files in os.walk(directory):
@@ -123,7 +123,7 @@ class Access:
         return parse_source(self.url)
 
     def open(self) -> FileStore | RelayStore | ServerStore:
-        """Return the source as a context manager; source_not_shared if this machine does not have the file.
+        """Return the source as a context manager; raise source_not_shared if this machine does not have the file.
 
         The driver has parsed the address, so the file exists where the command runs.
         """
@@ -148,7 +148,7 @@ def not_shared(url: str, reason: str) -> PosthouseError:
 def check_planned(access: Access, history: History, segment: Segment) -> None:
     """Raise source_not_shared if the store that a worker sees lacks the rows that the driver planned to read."""
     if history.shared_with(segment.epoch) < segment.to:
-        raise not_shared(access.url, f"it has another store, without the records up to {segment.to} of this one")
+        raise not_shared(access.url, f"the file there is another store, without this one's records up to {segment.to}")
 
 
 def read_history(access: Access, feed: Feed | None = None) -> History:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _BUSY_MS = 5_000  # SQLite locks a store briefly when its last connection closes, and on recovery after a crash
 APPLICATION_ID = 0x706F7374  # the application_id that posthouse.sqlite writes to its files
-COPY_NAME = "follower.db"  # the name that posthouse.relay.store gives to the copy of a relay that it follows
+COPY_NAME = "follower.db"  # the file name that posthouse.relay.store uses for a follower's copy of a store
 #: Component that the feeds read -> folder of its migrations. The folders are not imported: their packages load apsw.
 MIGRATIONS = {
     "journal": "journal",
@@ -112,7 +112,7 @@ class FileStore:
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """Run several statements in one read transaction; outside of this each statement is its own transaction."""
+        """Run several statements in one read transaction; without it, each statement is its own transaction."""
         connection = self._db.adbc_connection
         connection.set_autocommit(False)
         try:
@@ -213,7 +213,7 @@ class RelayStore:
             raise error("relay_unreachable", relay=self.origin, reason=reason) from failure
         if extent is None:
             raise error(
-                "answer_invalid", relay=self.origin, reason=f"the header {EXTENT_HEADER} is missing: an older relay"
+                "answer_invalid", relay=self.origin, reason=f"the header {EXTENT_HEADER} is missing; upgrade the relay"
             )
         with pa.ipc.open_stream(data) as stream:
             return stream.read_all().select(list(feed.columns)).cast(feed.schema()), json.loads(extent)

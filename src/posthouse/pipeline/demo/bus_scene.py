@@ -44,14 +44,14 @@ _RUSHES, _RUSH = 4, 16  # bursts of many senders to one mailbox, above its capac
 _MAX_HOPS = 3  # so that the longest conversations end by their budget
 _OUTAGE_S = 9_000  # how long an agent fails
 _SETTLE_ROUNDS = 3  # a handler may publish to another one, which may publish in turn
-_SPARE = 2  # planned starts per message: most find their hour already full
+_SPARE = 2  # planned starts per message: most do nothing, because enough messages were sent by then
 
 
 class ToolFailure(Exception):
     """Raised by a handler whose work failed."""
 
 
-#: Entries of the bus about messages that the scene sends in order to be refused.
+#: Log entries of the bus about messages that the scene sends in order to have them refused.
 _REFUSALS = ("publish_refused", "publish_reached_no_endpoint")
 
 
@@ -68,7 +68,7 @@ async def play_bus(directory: Path, clock: FakeClock, cast: list[Agent], seed: i
     config = msgspec.json.encode({"reliability": msgspec.to_builtins(RELIABILITY)})
     write_atomic(directory / "config.json", config)
     async with Bus(
-        directory,  # every other option is given too, so that the user's settings cannot change the scene
+        directory,  # all options are given, so that the user's settings cannot change the scene
         max_hops=_MAX_HOPS,
         default_ttl_ms=BUDGET_TTL_MS,
         default_call_budget=BUDGET_CALLS,

@@ -46,7 +46,7 @@ def make_history(directory: Path, seed: int = 1, agents: int = 12, messages: int
 
 
 async def make_history_async(directory: Path, seed: int = 1, agents: int = 12, messages: int = 3_000) -> DemoHistory:
-    """Like make_history, for callers inside an event loop."""
+    """Do the same as make_history inside a running event loop."""
     private_dir(directory)
     cast = make_cast(seed, max(MIN_AGENTS, agents))
     on_relay = round(messages * _RELAY_SHARE)

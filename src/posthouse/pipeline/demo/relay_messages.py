@@ -1,7 +1,7 @@
 """Messages at the demo's relay: agents go online and offline, start threads, answer, confirm, reject and repeat.
 
-Readers receive deliveries as a connection would, inside this process. A thread starts at a planned time and then
-continues by itself. A thread starts only if the number of messages is below the limit for that time of the week.
+Readers receive deliveries as a connection would, but inside this process. A thread is planned for a time of the week,
+starts only if fewer messages than the limit for that time were sent, and then continues by itself.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _HOUR_S = 3600
 
 
 class Presence:
-    """Lets agents go online and offline."""
+    """Let agents go online and offline."""
 
     def __init__(self, core: RelayEngine, timeline: Timeline, on_message: OnMessage, rng: Random) -> None:
         self._core = core
@@ -133,11 +133,11 @@ _REPEATED = 0.02
 _POISON_EVERY = 150
 _UNKNOWN_TOPIC = 0.01
 _FLOOD = 90  # messages in one burst, above the rate limit
-_SPARE = 2  # planned starts per message: most find their hour already full
+_SPARE = 2  # planned starts per message: most do nothing, because enough messages were sent by then
 
 
 class MessageTraffic:
-    """Makes agents send, answer, confirm and reject messages at the relay."""
+    """Let agents send, answer, confirm and reject messages at the relay."""
 
     def __init__(
         self, core: RelayEngine, timeline: Timeline, cast: list[Agent], rng: Random, messages: int, days: int
@@ -155,7 +155,7 @@ class MessageTraffic:
         #: Messages that no reader ever confirms.
         self._poison: set[str] = set()
         self._next_poison = _POISON_EVERY // 2
-        #: Called with a reader that has made no progress for too long.
+        #: Called with a reader that has not confirmed a message within CONFIRM_TIMEOUT_S.
         self.on_stall: Callable[[Agent], Awaitable[None]] = _ignore
         minter = UlidGenerator(timeline.clock)
         self._signers = {agent.name: Signer(agent.key, timeline.clock) for agent in cast}

@@ -30,7 +30,7 @@ _REQUEUED = 0.6  # of parked deliveries; the rest is purged
 
 
 class Operator:
-    """The administrator, who is the first agent, and the members who block."""
+    """Act as the administrator, which is the first agent, and as a member that blocks another one."""
 
     def __init__(self, core: RelayEngine, cast: list[Agent], rng: Random) -> None:
         self._core = core
@@ -58,15 +58,15 @@ class Operator:
 
 RESOURCES = ("deploy/production", "branch/main", "index/rebuild", "ledger/march")
 _LEASE_MS = 20_000
-_WAIT_MS = 600_000  # in real time, of which hardly any passes
-_AFTER_LEASE_S = 0.001  # before the relay's own timer, which runs in real time
+_WAIT_MS = 600_000  # of real time; the demo ends long before
+_AFTER_LEASE_S = 0.001  # short, so that it comes before the relay's own timer, which runs in real time
 _RENEW_S = 8.0
 _DIES = 0.12  # share of holders
 _IMPATIENT = 0.15  # share of waiting agents that leave before they get the lock
 
 
 class LockContention:
-    """Lets agents contend for locks."""
+    """Let agents contend for locks."""
 
     def __init__(self, core: RelayEngine, timeline: Timeline, cast: list[Agent], rng: Random) -> None:
         self._core = core

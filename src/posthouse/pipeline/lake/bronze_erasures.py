@@ -1,11 +1,10 @@
-"""bronze_erasures: which rows of bronze lost their content, block by block, each record signed by the node that erased
-it.
+"""bronze_erasures: one record for each block of bronze rows that lost content, signed by the node that erased it.
 
 A record keeps the digests of the erased rows, so the other rows of the block stay provable, and names the leaf of the
-block before and after. Under a leaf of version 2 both are equal, because it hashes digests; a block of version 1 is
-sealed again with version 2. A run writes the record first and then rewrites the rows: a run that dies in between leaves
-rows that still have their content and the digest that the record states. The record is signed as it is stored, behind
-a label, so no other signature of the node can be taken for it.
+block before and after. With version 2 both are equal, because the leaf hashes digests; a block of version 1 is sealed
+again with version 2. A run writes the record first and then rewrites the rows: a run that dies in between leaves rows
+that still have their content and the digest that the record states. The signature covers the stored text with a label
+in front, so no other signature of the node can be taken for it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Erasure(msgspec.Struct, frozen=True):
     after: int
     to: int
     old_leaf: str
-    #: Of version 2.
+    #: A leaf of version 2.
     new_leaf: str
     seqs: tuple[int, ...]
     #: For each seq, the digest of the row with its content, in hex; None: the lake never had the content.
@@ -93,11 +92,11 @@ class ErasureTable:
         return self.delta.app_version(_NUMBER) or 0
 
     def purged_number(self) -> int:
-        """Return the number of the newest record after which the replaced files of every table were deleted."""
+        """Return the number of the newest record for which the replaced files of every table have been deleted."""
         return self.delta.app_version(_PURGED) or 0
 
     def note_purged(self, number: int) -> None:
-        """Store that the files which held the content of records up to a number are deleted."""
+        """Store that all files with the content erased by the records up to a number have been deleted."""
         self.delta.commit(Commit(app_versions={_PURGED: number}, is_rewrite=True), erasures_schema())
 
     def read(self, after_number: int = 0) -> list[SignedErasure]:
@@ -116,7 +115,7 @@ class ErasureTable:
         return sorted(found, key=lambda each: each.number)
 
     def add(self, erasures: Sequence[Erasure], key: NodeKey, applied: Mapping[str, int]) -> None:
-        """Store records, with the position up to which the requests of stores are applied; there may be no record."""
+        """Store records, and in `applied` how far the requests of each store are done; there may be no record."""
         import pyarrow as pa
 
         first = self.newest_number() + 1
@@ -158,15 +157,15 @@ class ErasedRows:
     leaves: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def leaf(self, seal: Seal, after: int) -> str:
-        """Return the leaf that counts for a block of a seal."""
+        """Return the valid leaf of a block of a seal: that of its newest erasure, or else the sealed one."""
         return self.leaves.get((seal.epoch, after)) or seal.leaf_after(after)
 
     def version(self, seal: Seal, after: int) -> int:
-        """Return the version of the leaf that counts for a block of a seal."""
+        """Return the version of the valid leaf of a block."""
         return VERSION if (seal.epoch, after) in self.leaves else seal.version
 
     def is_continued_by(self, erasure: Erasure, seal: Seal) -> bool:
-        """Return True if a record starts from the leaf that counts, and changes no leaf but one of version 1."""
+        """Return True if a record starts from the valid leaf of its block, and replaces only a leaf of version 1."""
         after = erasure.after
         is_old = self.version(seal, after) == 1
         return erasure.old_leaf == self.leaf(seal, after) and (is_old or erasure.new_leaf == erasure.old_leaf)
@@ -182,7 +181,7 @@ class ErasedRows:
         return {seq: known[seq] for seq, text, empty in found if seq in known and text == empty}
 
     def add(self, erasure: Erasure) -> None:
-        """Count a record; its leaf continues the one that counted for the block before."""
+        """Add a record; its new leaf becomes the valid one of its block."""
         digests, contents = self.digests.setdefault(erasure.epoch, {}), self.contents.setdefault(erasure.epoch, {})
         for seq, digest, content in zip(erasure.seqs, erasure.digests, erasure.contents, strict=True):
             if digest is not None:
@@ -193,12 +192,12 @@ class ErasedRows:
 
 
 def content_column(rows: pa.Table) -> str:
-    """Return the column of a bronze table that holds content."""
+    """Return the name of the column of a bronze table that holds content."""
     return "event" if "event" in rows.column_names else "body"
 
 
 def emptied_texts(rows: pa.Table, wanted: Container[int]) -> list[str | None]:
-    """Return the content column of rows as it is after the rows with the wanted seqs were erased."""
+    """Return the content column of rows after erasing the rows with the wanted seqs."""
     seqs = rows.column("seq").to_pylist()
     if content_column(rows) == "event":
         events = rows.column("event").to_pylist()
@@ -211,7 +210,7 @@ def emptied_texts(rows: pa.Table, wanted: Container[int]) -> list[str | None]:
 
 
 def erased_rows(records: Iterable[SignedErasure], feed: str) -> ErasedRows:
-    """Return the erased rows of a feed according to these records, which are not checked."""
+    """Return the erased rows of a feed according to these records, without checking the records."""
     found = ErasedRows()
     for each in records:
         if each.erasure.feed == feed:

@@ -1,4 +1,4 @@
-"""bronze_seals: the seal of every commit to bronze_journal and bronze_events, apart from their logs, which may expire.
+"""bronze_seals: the seals of all commits to bronze_journal and bronze_events, kept here because table logs may expire.
 
 A run writes the seal first and then the commit, which carries it as a note, so there is no commit without a seal. A
 run that dies in between leaves a seal without a commit: readers ignore it, because no such version exists, and the
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 
-_LAST = 64  # versions that a run looks back for a seal: commits between two seals are merges of files
+_LAST = 64  # versions that a run looks back for a seal: the commits between two seals merge or rewrite files
 
 
 class SealedCommit(NamedTuple):
@@ -84,7 +84,7 @@ class SealTable:
         return len(wrong) + len(missing)
 
     def contradictions(self, table: str) -> list[Seal]:
-        """Return the seals that differ from those that their commits carry, as far as the log still has these."""
+        """Return the seals that differ from the notes of their commits, as far as the log still has the notes."""
         noted = {each.version: each.seal for each in _noted(Delta(self._lake.child(table)))}
         return [each.seal for each in self.commits(table) if noted.get(each.version, each.seal) != each.seal]
 
@@ -124,7 +124,7 @@ class SealTable:
 
 
 def _noted(bronze: Delta, limit: int | None = None) -> list[SealedCommit]:
-    """Return the seals that the last commits in the log of a bronze table carry, oldest first; by default all."""
+    """Return the seals in the last `limit` commits of a bronze table's log, oldest first; by default in all."""
     return [
         SealedCommit(commit["version"], msgspec.json.decode(commit[NOTE], type=Seal))
         for commit in bronze.history(limit)

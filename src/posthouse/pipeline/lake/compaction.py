@@ -1,11 +1,11 @@
 """Compaction: merge small files of a table into large ones, so that a lake has few files however old it is.
 
 A commit removes the small files and adds the merged one with the same rows; tables derived from it see no change, and
-readers of the version before keep their files until the vacuum. The files of the newest day are merged when enough
-small ones have gathered, files of one epoch and similar size first, so that a row is rewritten a few times and not with
-every merge. Older files, which hardly grow, are merged by period: by day in this month and the one before, then by
-month, later by year. A table without days has only the first rule. Days in the future, which a wrong clock wrote, do
-not make other days old.
+readers of the previous version keep their files until the vacuum. The files of the newest day are merged when there are
+enough small ones, files of one epoch and similar size first, so that a row is rewritten a few times and not with every
+merge. Files of older days, which rarely get new rows, are merged by period: by day in this month and the one before,
+by month back to the start of last year, then by year. In a table without days, all files are merged like those of the
+newest day. Days in the future, which a wrong clock wrote, do not make other days old.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 FULL_ROWS = 1_000_000  # a file with this many rows is not merged
 _GROWTH = 2  # a merge includes a file that is at most this many times as large as the smaller ones together
-_EPOCHS = 3  # with this many times the small files that one epoch may have, files of all epochs are merged
+_EPOCHS = 3  # with this many times min_files in total, files of all epochs are merged together
 
 
 def compact(table: Delta, schema: pa.Schema, today: str, min_files: int, full_rows: int = FULL_ROWS) -> int:
-    """Merge the small files of a table and return how many fewer files it has; 0: there was nothing to merge."""
+    """Merge the small files of a table and return by how many files it shrank; 0: there was nothing to merge."""
     files = table.files()
     merges = plan_merges(files, today, min_files, full_rows)
     if not merges:

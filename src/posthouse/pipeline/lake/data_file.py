@@ -1,4 +1,4 @@
-"""One Parquet file of a table, as a commit describes it, and small files that the driver writes.
+"""A Parquet file of a table, as a commit describes it; reading and writing such files without Spark.
 
 Statistics come from the footer of the file, so they are exact: readers skip a file whose bounds exclude the rows they
 look for. Text columns have bounds only if the values are short and the writer did not truncate them. Readers do not
@@ -21,7 +21,7 @@ from posthouse.pipeline.tables.bronze import DAY
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FILE_ROWS = 100_000  # of a table that a run rewrites by key: small enough to rewrite, large enough to be few
+FILE_ROWS = 100_000  # per file that a run may rewrite: small enough to rewrite, large enough to have few files
 ROW_GROUP_ROWS = 16_384  # a lookup by key reads the row groups that hold the key
 MONTH_CHARS, YEAR_CHARS = len("2026-01"), len("2026")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -40,7 +40,7 @@ class DataFile:
     min_values: Mapping[str, Any] = field(default_factory=dict)
     max_values: Mapping[str, Any] = field(default_factory=dict)
     null_counts: Mapping[str, int] = field(default_factory=dict)
-    #: Values that all rows share and the file does not hold; only of a table that an older posthouse wrote.
+    #: Values that all rows share and the file does not hold; only in tables that an older posthouse wrote.
     partition: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -74,7 +74,7 @@ def write_rows(table: Storage, rows: pa.Table) -> list[DataFile]:
 
 
 class Periods(NamedTuple):
-    """Which days share a file: none of this month and the one before, then those of a month, later those of a year."""
+    """How days share files: none of this month and the one before; older ones by month, then by year."""
 
     #: From this day on each day has its own files.
     first_day: str = ""
@@ -83,7 +83,7 @@ class Periods(NamedTuple):
 
     @classmethod
     def before(cls, newest: str) -> Periods:
-        """Return the periods as seen from the newest day of a table; a wrong clock may have written any year."""
+        """Return the periods for a table with this newest day; no sharing if a wrong clock wrote an impossible year."""
         if not _DAY.fullmatch(newest):
             return cls()
         year, month = int(newest[:YEAR_CHARS]), int(newest[5:7])
@@ -98,7 +98,7 @@ class Periods(NamedTuple):
 
 
 def write_periods(table: Storage, rows: pa.Table) -> list[DataFile]:
-    """Write rows to new files of a table, each with rows of one period before the newest day among them."""
+    """Write rows to new files of a table, each with the rows of one period, counted back from the newest day."""
     ordered = rows.sort_by(DAY)
     days = ordered.column(DAY).to_pylist()
     periods = Periods.before(days[-1]) if days else Periods()
@@ -129,7 +129,7 @@ def new_path() -> str:
 
 
 def write_groups(table: Storage, schema: pa.Schema, parts: Iterable[pa.Table]) -> DataFile:
-    """Write tables to one new file of a table, holding about one row group in memory."""
+    """Write Arrow tables to one new file of a table, holding about one row group in memory."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -171,7 +171,7 @@ def with_partition(file: DataFile, rows: pa.Table) -> pa.Table:
 
 
 def writer_options(schema: pa.Schema) -> dict[str, Any]:
-    """Return the options of pyarrow's writer: no dictionary and no statistics for texts that rarely repeat."""
+    """Return the options of pyarrow's writer: no dictionary and no statistics for long texts, which rarely repeat."""
     import pyarrow as pa
 
     short = [field for field in schema if field.name not in _LONG_TEXTS]
@@ -184,7 +184,7 @@ def writer_options(schema: pa.Schema) -> dict[str, Any]:
 
 
 def describe_file(table: Storage, path: str) -> DataFile:
-    """Describe a written file from its footer."""
+    """Return the description of a written file, from its footer."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(table.full_path(path), filesystem=table.filesystem())

@@ -1,12 +1,12 @@
 """One Delta table of the lake: its current files, commits to it, and removal of files that no commit names.
 
 A commit stores application versions (how far each feed is processed) in the same atomic step as the files. delta-rs
-does not reject a version that was committed before, so every commit first reads the newest state and fails if it
-changed; and it never retries over another writer's commit. Of two concurrent writers one fails, and no row is
-committed twice. A commit names only files that this process sees at full size: a worker of a cluster may have written
-them to another disk. Only the holder of the lake lock may vacuum; vacuum keeps files younger than the grace period,
-because readers may still need them. If you change the columns of a table: 1. SCHEMA_VERSION,
-2. docs/explain/pipeline.md, 3. how old lakes are read.
+does not reject an application version that was committed before, so every commit first reads the newest state, fails if
+it changed, and never retries over another writer's commit. Of two concurrent writers one fails, and no row is committed
+twice. A commit names only files that this process sees at full size: a worker of a cluster may have written them to
+another disk. Only the holder of the lake lock may vacuum; vacuum keeps files younger than the grace period, because
+readers may still need them. If you change the columns of a table: 1. SCHEMA_VERSION, 2. docs/explain/pipeline.md,
+3. how old lakes are read.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Commit:
 
 
 class Delta:
-    """A Delta table in its storage."""
+    """A Delta table: reads its newest state and commits to it."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -72,7 +72,7 @@ class Delta:
 
     @property
     def path(self) -> Path:
-        """The directory of a table that is not in S3."""
+        """The directory of a table on a local disk."""
         assert isinstance(self.storage, LocalStorage), f"{self.storage.uri} is no directory"
         return self.storage.path
 
@@ -104,7 +104,8 @@ class Delta:
     def input_id(self) -> str:
         """Return the application id under which other tables store the generation of this one that they have read.
 
-        It names the creation of the table, so that a table that was deleted and created again is another input.
+        It contains the id that the table got when it was created, so a table that was deleted and created again is
+        another input.
         """
         return f"posthouse:input:{self.name}:{self._open().metadata().id}"
 
@@ -113,7 +114,7 @@ class Delta:
         return self.exists and bool(self._open().metadata().partition_columns)
 
     def has_schema(self, schema: pa.Schema) -> bool:
-        """Return True if the table has these columns, and a run of this version wrote it."""
+        """Return True if the table has these columns and the current schema version."""
         from deltalake import Schema
 
         found, expected = self._open().schema().fields, Schema.from_arrow(schema).fields
@@ -121,7 +122,7 @@ class Delta:
         return self.is_current() and are_equal
 
     def forget(self) -> None:
-        """Drop the state that was read of the table, because its directory was deleted."""
+        """Drop the cached state of the table, because its directory was deleted."""
         self._table = None
 
     def files(self) -> list[DataFile]:
@@ -146,11 +147,11 @@ class Delta:
         return dataset.to_table(list(columns), filter=where)
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return the log entries of the last commits, by default of all that the log has, oldest first."""
+        """Return the log entries of the last `limit` commits, by default of all in the log, oldest first."""
         return list(reversed(self._open().history(limit))) if self.exists else []
 
     def commit(self, commit: Commit, schema: pa.Schema) -> int:
-        """Commit atomically and return the table's version; lake_busy if another writer has committed."""
+        """Commit atomically and return the table's version; raise lake_busy if another writer has committed."""
         self.check(commit)
         with self.storage.reached_if_remote():
             if self.exists:
@@ -182,7 +183,7 @@ class Delta:
         return self.version()
 
     def configure(self, retention_s: int) -> None:
-        """Set how long the log and replaced files are kept, and mark the table as one of this version."""
+        """Set how long the log and replaced files are kept, and give the table the current schema version."""
         if not self.exists:
             return
         metadata = self._open().metadata()
@@ -195,14 +196,14 @@ class Delta:
         self._restrict_mode()
 
     def checkpoint(self) -> int:
-        """Write the state of the table to one file of its log, which replaces all older ones; return the version."""
+        """Write the state of the table to one file, which stands for all older log entries; return the version."""
         with self.storage.reached_if_remote():
             self._open().create_checkpoint()
         self._restrict_mode()
         return self.version()
 
     def replaced_files(self) -> set[str]:
-        """Return the paths of files that no reader of the newest version needs, but one of an older version may."""
+        """Return the paths of files that readers of the newest version do not need, but readers of older ones may."""
         with self.storage.reached_if_remote():
             listed = [self._open().vacuum(hours, enforce_retention_duration=False) for hours in (0, None)]
         return set(listed[0]) - set(listed[1])
@@ -210,7 +211,8 @@ class Delta:
     def _restrict_mode(self) -> None:
         """Set the mode of new log files, which delta-rs creates with the umask; their directory is private.
 
-        The entry comes last, and older ones follow until one is private: a killed process leaves some that are not.
+        Each version's entry is changed after its checkpoint, newest version first, until an entry is already private: a
+        killed process may have left several that are not.
         """
         if not isinstance(self.storage, LocalStorage):
             return
@@ -323,7 +325,7 @@ _GAP = re.compile(r"contiguous commit files, but found gap: .*filename: \"(\d+)\
 
 
 def _reason(failure: Exception) -> str:
-    """Return why a log cannot be read, in one line; delta-rs describes a gap by the whole state of its two sides."""
+    """Return why a log cannot be read, in one line; for a gap, delta-rs prints everything it knows about both sides."""
     text = str(failure).partition("\n")[0]
     if gap := _GAP.search(text):
         before, after = map(int, gap.groups())
@@ -363,7 +365,7 @@ def _properties_of(retention_s: int) -> dict[str, str]:
 
 
 def _texts(partition: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return partition values as the log has them: delta-rs reads them in the type of their column."""
+    """Return partition values as text, as the log has them; delta-rs returns them in the type of their column."""
     return {name: None if value is None else str(value) for name, value in partition.items()}
 
 
@@ -384,7 +386,7 @@ def _data_file(action: Mapping[str, Any]) -> DataFile:
     )
 
 
-GRACE_S = 3_600.0  # longer than any query of a report
+GRACE_S = 3_600.0  # longer than a query runs
 
 
 def vacuum(table: Delta, clock: Clock, grace_s: float = GRACE_S) -> int:
@@ -402,7 +404,7 @@ def vacuum(table: Delta, clock: Clock, grace_s: float = GRACE_S) -> int:
 
 
 def purge(table: Delta) -> int:
-    """Delete every file that the newest commit does not name, whatever readers of older versions need."""
+    """Delete every file that the newest commit does not name, even if readers of older versions need it."""
     named = {file.path for file in table.files()}
     unnamed = [file.path for file in table.storage.data_files() if file.path not in named]
     for path in unnamed:
@@ -411,7 +413,7 @@ def purge(table: Delta) -> int:
 
 
 def purge_log(table: Delta) -> None:
-    """Delete the entries of the log before the newest: they state the smallest and the largest values in old files."""
+    """Delete all log entries before the newest: they contain the smallest and largest values of deleted files."""
     newest = table.checkpoint()
     log = table.storage.child(LOG)
     for file in log.data_files():

@@ -1,9 +1,9 @@
-"""DataFrames as files of a table: read the files that a commit names, write new ones for the next commit.
+"""Read the files that a commit names into a DataFrame, and write a DataFrame to new files for the next commit.
 
-In a directory Spark reads and writes Parquet itself; the driver moves new files from a staging directory into place. In
-S3, which the wheel of Spark cannot open, workers read and write by pyarrow: the driver sends them files and columns,
-and their environment has the keys. A task that Spark runs twice writes two files, and only the one that its result
-names is committed. Spark does not look into these tasks, so it neither prunes columns nor skips files there.
+In a directory, Spark reads and writes Parquet itself; the driver moves new files from a staging directory into place.
+For S3, which the PySpark wheel cannot open, workers read and write through pyarrow: the driver sends them files and
+columns, and their environment has the keys. A task that Spark runs twice writes two files, and only the one that its
+result names is committed. To Spark these tasks are opaque, so it neither prunes columns nor skips files for them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _Batches = Iterator["pa.RecordBatch"]
 _BATCH_ROWS = 32_768  # per Arrow batch that a worker hands to Spark
-_GROUP_ROWS = 131_072  # per row group of a file that a worker writes by pyarrow
+_GROUP_ROWS = 131_072  # per row group of a file that a worker writes through pyarrow
 _GROUP_BYTES = 8 * MIB  # per row group of a file that Spark writes
 _TASK_BYTES = 8 * MIB  # of files that one task reads: small ones share a task
 _WRITTEN = "file string"
@@ -52,7 +52,7 @@ _PERIOD = "_period"  # the column that Spark splits files by; it is not in the f
 def read_files(
     spark: SparkSession, storage: Storage, files: Sequence[DataFile], schema: StructType, columns: Sequence[str]
 ) -> DataFrame:
-    """Return columns of files of a table; the path of a file has the values that an older posthouse left out of it."""
+    """Return columns of the rows in files of a table; partition values of older tables come from the paths."""
     if not files:
         return spark.createDataFrame([], schema).select(*columns)
     if isinstance(storage, LocalStorage):
@@ -64,9 +64,9 @@ def read_files(
 def write_frame(
     storage: Storage, rows: DataFrame, periods: Periods | None = None, max_rows: int = FILE_ROWS
 ) -> list[DataFile]:
-    """Write rows to new files of a table and return the files; no rows give no files.
+    """Write rows to new files of a table and return the files; without rows there are none.
 
-    With `periods` a file holds rows of one period. In a directory a file has at most `max_rows`.
+    With `periods` a file holds rows of one period. On a local disk a file has at most `max_rows`.
     """
     if isinstance(storage, LocalStorage):
         return _write_to_directory(storage, rows, periods, max_rows)
@@ -76,10 +76,9 @@ def write_frame(
 def _write_to_directory(
     storage: LocalStorage, rows: DataFrame, periods: Periods | None, max_rows: int
 ) -> list[DataFile]:
-    """Write rows to files of a directory.
+    """Let Spark write rows to a staging directory, and move the files to the table.
 
-    Spark writes to a staging directory, from which the files then move to the table. Raises lake_files_missing if fewer
-    rows arrived here than the workers wrote.
+    Raise lake_files_missing if the files on this host do not hold as many rows as the workers wrote.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -107,7 +106,7 @@ def _write_to_directory(
 
 
 def _by_period(rows: DataFrame, periods: Periods) -> DataFrame:
-    """Add the period of each row, as Periods.of gives it."""
+    """Add the period of each row, computed as in Periods.of."""
     from pyspark.sql import functions as f
 
     day = f.col(DAY)
@@ -141,7 +140,7 @@ def _read_in_workers(
 
 
 def _pack(files: Sequence[DataFile]) -> list[list[_Part]]:
-    """Group files for tasks, in order."""
+    """Group files into tasks of about _TASK_BYTES, in order."""
     tasks: list[list[_Part]] = []
     size_bytes = _TASK_BYTES
     for file in files:
@@ -154,7 +153,7 @@ def _pack(files: Sequence[DataFile]) -> list[list[_Part]]:
 
 
 def read_batches(storage: Storage, tasks: Sequence[Sequence[_Part]], wanted: pa.Schema, indexes: _Batches) -> _Batches:
-    """Yield the rows of the files of the task with an index."""
+    """Yield the rows of the files of the tasks with these indexes."""
     import pyarrow.parquet as pq
 
     for index in (index for batch in indexes for index in batch.column(0).to_pylist()):
@@ -179,7 +178,7 @@ def _complete(rows: pa.RecordBatch, partition: Mapping[str, str], wanted: pa.Sch
 
 
 def _write_in_workers(storage: Storage, rows: DataFrame, periods: Periods | None) -> list[DataFile]:
-    """Write rows to new files, in the tasks that hold them, and return the files."""
+    """Write rows to new files, from the Spark tasks that hold the rows, and return the files."""
 
     def work(batches: _Batches) -> _Batches:
         from posthouse.pipeline.lake.frame_files import write_batches

@@ -1,9 +1,9 @@
-"""Rows of a table found by the hash of their key, without Spark: a run with few new rows reads and rewrites few files.
+"""Find and replace rows by the hash of their key, without Spark: a run with few new rows reads and rewrites few files.
 
 Every keyed table has a column with the hash of its key. A lookup reads that column of every file, eight bytes a row,
 and then only the row groups that hold a match. Two keys may share a hash: a lookup returns the rows of both, and a
-replacement gets the new rows of both. A file holds one day, or several once it was merged; a replacement leaves them
-together. This module does not commit.
+caller that replaces rows must pass the new rows of both. A file holds one day, or several once it was merged; replacing
+rows keeps the days of a file together. This module does not commit.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def find_rows(table: Delta, column: str, hashes: pa.Array, schema: pa.Schema) ->
 
 
 def replace_rows(table: Delta, column: str, hashes: pa.Array, rows: pa.Table) -> Replacement:
-    """Write the files of a table in which `rows` replace those with these hashes.
+    """Write files in which `rows` replace the rows with these hashes.
 
-    A day's smallest file is written again with the day's new rows, so a day has few files however often it grows.
+    A day's smallest file is rewritten with the day's new rows, so a day has few files however often rows are added.
     """
     import pyarrow.compute as pc
 
@@ -54,7 +54,7 @@ def replace_rows(table: Delta, column: str, hashes: pa.Array, rows: pa.Table) ->
 
 
 def replace_days(table: Delta, days: frozenset[str], rows: pa.Table) -> Replacement:
-    """Write the files of a table in which `rows` replace those of these days."""
+    """Write files in which `rows` replace the rows of these days."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -70,7 +70,7 @@ def files_of_days(table: Delta, days: Collection[str]) -> list[DataFile]:
 def _replace(
     table: Delta, removed: list[DataFile], is_replaced: Callable[[pa.Table], pa.Array], rows: pa.Table
 ) -> Replacement:
-    """Write each removed file again, without the replaced rows and with the new rows of its days, then the rest."""
+    """Rewrite each removed file without replaced rows and with its days' new rows; then write the other new rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -97,7 +97,7 @@ def _days(rows: pa.Table) -> frozenset[str]:
 def replace_positions(
     table: Delta, column: str, seqs: Mapping[str, Collection[int]], rows: pa.Table
 ) -> tuple[Replacement, pa.Array]:
-    """Write the files of a table in which `rows` replace those at these seqs, by epoch.
+    """Write files in which `rows` replace the rows with these seqs, given by epoch.
 
     Also return the hashes in `column` of the old and the new rows.
     """

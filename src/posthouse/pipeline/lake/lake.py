@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Lake:
-    """Delta tables in a directory, or below s3://BUCKET/PREFIX."""
+    """The tables of a lake in a directory, or below s3://BUCKET/PREFIX."""
 
     def __init__(self, location: str | Path) -> None:
         self.storage = open_storage(location)
@@ -57,7 +57,7 @@ class Lake:
         return self.storage.host_directory
 
     def delta(self, name: str) -> Delta:
-        """Return the Delta table of a name."""
+        """Return the Delta table with this name."""
         return Delta(self.storage.child(name))
 
     def names(self) -> list[str]:
@@ -69,7 +69,7 @@ class Lake:
         return {name: self.delta(name).version() for name in self.names()}
 
     def sealed_commits(self, table: str, after_version: int = -1) -> list[SealedCommit]:
-        """Return the commits of a bronze table after a version, oldest first."""
+        """Return the sealed commits of a bronze table after a version, oldest first."""
         return SealTable(self.storage).commits(table, after_version)
 
     def epochs(self) -> list[Epoch]:
@@ -120,7 +120,7 @@ class Lake:
         return rows.withColumn(LOST, lost)
 
     def _epochs_view(self, spark: SparkSession) -> DataFrame:
-        """Return the epochs with a column `root`, which names the store across restores."""
+        """Return the epochs with a column `root`, which identifies the store across restores."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         rows = self.epoch_rows()
@@ -147,7 +147,7 @@ class Lake:
 
 
 def _with_comments(name: str, rows: DataFrame) -> DataFrame:
-    """Return the rows of a table with the meaning of each column, which DESCRIBE shows."""
+    """Return the rows of a table with a comment on each column, which DESCRIBE shows."""
     from pyspark.sql.types import StructField, StructType
 
     fields = [
@@ -228,7 +228,7 @@ class RowFilter:
 
 
 class BronzeScan:
-    """Reads one bronze table at the newest commit, without Spark."""
+    """Read one bronze table at its newest commit, without Spark."""
 
     def __init__(self, lake: Lake, name: str) -> None:
         self._table: Delta = lake.delta(name)
@@ -256,7 +256,7 @@ class BronzeScan:
         return pa.concat_tables(parts) if parts else pa.table({name: [] for name in columns})
 
     def batches(self, choice: RowFilter, columns: Sequence[str], *, newest_first: bool = False) -> Iterator[pa.Table]:
-        """Yield matching rows file by file, ordered by the oldest row of each file, ascending or descending."""
+        """Yield matching rows file by file, ordered by the smallest seq of each file."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -276,7 +276,7 @@ class BronzeScan:
                 raise error("lake_damaged", table=self._table.name, reason=reason) from failure
 
     def sync(self, paths: Collection[str]) -> None:
-        """Make files of the table and its log durable; the process that wrote them may not have done so."""
+        """Sync files of the table and its log to disk; the process that wrote them may not have done so."""
         storage = self._table.storage
         storage.sync(paths)
         if isinstance(storage, LocalStorage):

@@ -1,7 +1,8 @@
 """Find messages in the lake without Spark, for `trace` and `history`, after a relay has pruned them.
 
-Only live history counts. The states of a message are computed from its records and returned in the form that a relay
-returns. With a lower bound on the time the lookup skips most files; without one it scans the id columns of all.
+Rows that a restore dropped are ignored. The states of a message are computed from its records and returned in the form
+in which a relay returns them. With a lower bound on the time, a lookup of states skips most files; without one it scans
+the journal of all days.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PARKS = {"delivery.rejected": "rejected", "delivery.dead": "dead"}
 
 
 def message_states(message_id: str, records: Sequence[Record]) -> dict[str, Any] | None:
-    """Return the message with its deliveries; None if no record accepts it."""
+    """Return the message with its deliveries; None if there is no record of its acceptance."""
     accepted = next((each for each in records if each.type == "message.accepted" and each.ref == message_id), None)
     if accepted is None:
         return None
@@ -108,7 +109,7 @@ def _close(delivery: dict[str, Any] | None, state: str, at_ns: int, reason: str 
 
 
 class Lookup:
-    """Searches the history of relays and buses in a lake."""
+    """Search the history of relays and buses in a lake."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake

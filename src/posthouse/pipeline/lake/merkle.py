@@ -3,9 +3,9 @@
 A line is the RFC 8785 (canonical JSON) form of a row, with columns in the order of their names; columns whose names
 end in _ns are strings. For journal rows it equals posthouse.journal.record.canonical_line byte for byte. Block n of a
 range (after, to] holds the seqs (after + 4096 n, after + 4096 (n + 1)]. A leaf of version 2 is the BLAKE3 hash of the
-BLAKE3 digests of a block's lines in seq order, so a row whose content was erased still counts by its digest; a leaf of
-version 1 is the BLAKE3 hash of the lines themselves. posthouse.model.merkle_tree makes the root of the leaves. If you
-change any of this: 1. docs/protocol.md and its vectors, 2. VERSION, 3. let the audit check all versions.
+BLAKE3 digests of a block's lines in seq order, so the digest of a row is enough after its content was erased; a leaf of
+version 1 is the BLAKE3 hash of the lines themselves. posthouse.model.merkle_tree computes the root from the leaves. If
+you change any of this: 1. docs/protocol.md and its vectors, 2. VERSION, 3. let the audit check all versions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROW_TYPES: dict[tuple[str, ...], type[msgspec.Struct]] = {}
 
 
 def _row_type(names: tuple[str, ...]) -> type[msgspec.Struct]:
-    """Return a struct type with these columns; msgspec encodes it about ten times faster than rfc8785 a dict."""
+    """Return a struct type with these columns; msgspec encodes it about ten times as fast as rfc8785 a dict."""
     if names not in _ROW_TYPES:
         fields = [(f"f{position}", Any) for position in range(len(names))]
         rename = {f"f{position}": name for position, name in enumerate(names)}
@@ -98,7 +98,7 @@ def row_digests(rows: pa.Table) -> list[bytes]:
 
 
 def leaf(rows: pa.Table, version: int = VERSION, kept: Mapping[int, bytes] | None = None) -> bytes:
-    """Return the leaf of a block's rows in seq order; `kept` has the digests of erased rows by seq."""
+    """Return the leaf of a block's rows in seq order; `kept` holds the digests of erased rows by seq."""
     if version == 1:
         return blake3(canonical_lines(rows)).digest()
     digests = row_digests(rows)

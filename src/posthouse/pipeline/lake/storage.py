@@ -1,8 +1,8 @@
-"""Where a lake keeps its files: a directory, or a prefix of an S3 bucket. Other addresses are refused.
+"""The storage of a lake: a directory, or a prefix of an S3 bucket. Other addresses are refused.
 
 Driver and workers open the same storage from its address alone. The keys of S3 come from the environment of each
 process (AWS_*), so no plan, task or log holds one. A file in a directory is private and synced; an object in S3
-appears when it is complete. delta-rs commits to S3 by conditional put, which needs neither a lock nor a rename.
+becomes visible when it is complete. delta-rs commits to S3 by conditional put, which needs neither a lock nor a rename.
 Workers import this module, so it imports nothing heavy.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 LOG = "_delta_log"
-SCRATCH = "scratch-"  # begins the name of a directory below a lake for tables that are thrown away
+SCRATCH = "scratch-"  # prefix of the names of temporary directories below a lake
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # delta-rs colors its errors
 _REASON_CHARS = 400
@@ -82,7 +82,7 @@ class Storage(ABC):
     @property
     @abstractmethod
     def uri(self) -> str:
-        """The address, for delta-rs and for people."""
+        """The address, for delta-rs and for messages to people."""
 
     @property
     def name(self) -> str:
@@ -100,7 +100,7 @@ class Storage(ABC):
 
     @abstractmethod
     def options(self) -> dict[str, str] | None:
-        """Return the options of delta-rs; they hold no key."""
+        """Return the storage options for delta-rs; they hold no key."""
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables of this process that a worker needs to open the storage."""
@@ -116,14 +116,14 @@ class Storage(ABC):
 
     @abstractmethod
     def prepare(self, path: str = "") -> None:
-        """Make it possible to write a new file, so that other users can never read it."""
+        """Create the directory, and with `path` an empty file, with modes that keep other users from reading them."""
 
     @abstractmethod
     def sync(self, paths: Collection[str]) -> None:
         """Make written files durable."""
 
     def child_names(self) -> list[str]:
-        """Return the names of directories in this one."""
+        """Return the names of the directories directly below this address."""
         return sorted(Path(path).name for path, is_file in self._list("") if not is_file)
 
     def has_log(self) -> bool:
@@ -166,7 +166,7 @@ class Storage(ABC):
         return [(info.path, info.is_file) for info in infos]
 
     def reached_if_remote(self) -> AbstractContextManager[None]:
-        """Do as `reached` does for S3; an error of a local disk, such as a full one, passes unchanged."""
+        """Act as `reached` for S3; errors of a local disk, such as a full one, pass unchanged."""
         return self.reached()
 
     @contextmanager
@@ -275,7 +275,7 @@ class S3Storage(Storage):
         return "/".join(part for part in (self.bucket, self.prefix, path) if part)
 
     def prepare(self, path: str = "") -> None:
-        """Do nothing: S3 has no directories, and an object appears when it is complete."""
+        """Do nothing: S3 has no directories, and an object becomes visible when it is complete."""
 
     def sync(self, paths: Collection[str]) -> None:
         """Do nothing: S3 keeps every object that it has acknowledged."""

@@ -8,7 +8,7 @@ from posthouse.pipeline.report.figures import AgentHealth, Contention, Figures, 
 from posthouse.pipeline.report.svg_charts import Plane, legend, stacked_columns
 
 _AGENT_LEAD = (
-    "Backlog: deliveries that wait. Latency: until the agent confirmed or handled a message, in its median hour. "
+    "Backlog: waiting deliveries. Latency: time until the agent confirmed or handled a message, in its median hour. "
     "Answer: median time to a reply. Loops: messages refused because their budget was spent."
 )
 _AGENT_HEADS = (

@@ -57,7 +57,7 @@ class AgentHealth:
     received: int = 0
     waiting: int = 0
     failed: int = 0
-    #: Of the median hour; the longest of all.
+    #: p50 and p90 of the median hour; the longest of all hours.
     p50_ms: float | None = None
     p90_ms: float | None = None
     max_ms: float | None = None
@@ -145,7 +145,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Totals:
-    """The figures of a period that the page compares with the period before."""
+    """The figures of a period that the page compares with the previous period."""
 
     messages: int = 0
     deliveries: int = 0
@@ -163,7 +163,7 @@ class Figures:
 
     #: Unix seconds.
     made_at_s: float
-    #: The limits of the page, such as `mesh main`; empty if it shows everything.
+    #: The filters of the page, such as `mesh main`; empty if it shows everything.
     limits: tuple[str, ...] = ()
     hours: tuple[Hour, ...] = ()
     outcomes: tuple[Ranked, ...] = ()
@@ -184,5 +184,5 @@ class Figures:
     audit: AuditSummary | None = None
     traces: tuple[Trace, ...] = ()
     now: Totals = Totals()
-    #: The period of the same length before; None: nothing to compare with.
+    #: The preceding period of the same length; None: nothing to compare with.
     before: Totals | None = None

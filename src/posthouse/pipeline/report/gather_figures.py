@@ -1,8 +1,8 @@
 """Gather the figures of the page: from the gold tables, from silver for slow answers, from bronze for traces.
 
-No Spark is needed. Only aggregates and the largest entries are kept, so the page stays small. A trace is the records of
-one message: the page has the traces of the messages that its findings and its slowest answers name. An answer takes the
-time from a message to the first reply by another sender; a reply counts by its own day.
+No Spark is needed. Only aggregates and the largest entries are kept, so the page stays small. A trace consists of the
+records of one message: the page has the traces of the messages that its findings and its slowest answers name. The time
+to answer is that from a message to the first reply of another sender, and counts for the day of the reply.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _limits(selection: Selection) -> tuple[str, ...]:
 
 
 def totals(reader: GoldReader) -> figures.Totals:
-    """Return the figures that periods are compared by."""
+    """Return the figures by which periods are compared."""
     traffic, agents = reader.traffic(), reader.agents()
     return figures.Totals(
         messages=sum(row["messages"] for row in traffic),
@@ -281,7 +281,7 @@ def find_answers(reader: GoldReader) -> Answers:
 
 
 def _in_period(selection: Selection) -> pc.Expression:
-    """Return the condition that a reply is of the selected days and mesh."""
+    """Return the condition for replies of the selected days and mesh."""
     import pyarrow.compute as pc
 
     found = pc.field("at_ns") >= (0 if selection.first_day is None else _start_ns(selection.first_day))

@@ -36,7 +36,7 @@ def share(part: float, whole: float) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """Return a duration in a fitting unit."""
+    """Return a duration in a suitable unit."""
     if ms is None:
         return "–"
     for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):

@@ -1,8 +1,8 @@
 """The report page: one self-contained HTML file, without scripts or network access.
 
 The cards come from traffic_cards, agent_cards and audit_cards; each `..._cards` function returns those of one topic.
-Every chart is drawn for laptop, tablet and phone; colors follow the light or dark mode of the system, and paper is
-light. posthouse.pipeline.report.markup escapes all text that comes from agents.
+Every chart is drawn for laptop, tablet and phone; colors follow the light or dark mode of the system, and printed pages
+are light. posthouse.pipeline.report.markup escapes all text that comes from agents.
 """
 
 from __future__ import annotations
@@ -102,17 +102,17 @@ def _delivered(totals: Totals) -> float | None:
 
 
 def _change(now: float | None, before: float | None, good: int = 0) -> list[Markup]:
-    """Return the change since the period before; `good` is 1 if more is better, -1 if less is."""
+    """Return the change since the previous period; `good` is 1 if more is better, -1 if less is."""
     if before is None or now is None:
         return []
     if not before:
-        return [element("span", text("0 in the period before"), class_="change")] if now else []
+        return [element("span", text("0 in the previous period"), class_="change")] if now else []
     percent = 100 * (now - before) / before
     if abs(percent) < 0.5:
-        return [element("span", text("as in the period before"), class_="change")]
+        return [element("span", text("same as in the previous period"), class_="change")]
     verdict = "" if not good else " better" if (percent > 0) == (good > 0) else " worse"
     shown = f"{percent:+.0f} %" if abs(percent) < 1_000 else f"{now / before:.0f} times"
-    return [element("span", text(f"{shown} against the period before"), class_=f"change{verdict}")]
+    return [element("span", text(f"{shown} vs. the previous period"), class_=f"change{verdict}")]
 
 
 def _by_source(figures: Figures) -> str:

@@ -87,7 +87,7 @@ def _outcome_chart(figures: Figures, width: float, is_narrow: bool) -> markup.Ma
     return stacked_columns(plane, "Delivery outcomes over time", series, spans.labels(), spans.words, markup.count)
 
 
-_LATENCY_LEAD = "From accepted to confirmed or handled. Offline readers raise the upper band."
+_LATENCY_LEAD = "From accepted to confirmed or handled. Readers that were offline raise the upper band."
 
 
 def latency_cards(figures: Figures) -> list[markup.Markup]:

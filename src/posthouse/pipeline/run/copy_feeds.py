@@ -253,8 +253,8 @@ class Copier:
     def _refuse_older_store(self, history: History) -> None:
         """Raise source_went_back if the store lacks records that the lake has, or has others in their place.
 
-        A standby that lacks them has not received them yet: source_behind. Only the journal is compared: its rows never
-        change, while the content of events may expire.
+        A standby that lacks records may not have received them yet: then raise source_behind. Only the journal is
+        compared: its rows never change, while the content of events may expire.
         """
         feed = COPIES[_JOURNAL_TABLE]
         held = self._lake.delta(_JOURNAL_TABLE).app_version(application_id(history.epoch, feed.name))
@@ -273,7 +273,7 @@ class Copier:
         task = LeafTask(self._access, Segment(history.epoch, last.after, last.to), version)
         (found,) = run_in_workers(self._spark, read_leaf, [task])
         if found not in (None, erased.leaf(newest, last.after)):
-            reason = f"its records {last.after + 1}..{last.to} differ from those that the lake has"
+            reason = f"its records {last.after + 1}..{last.to} differ from those in the lake"
             raise error("source_went_back", url=self._access.url, reason=reason)
 
     def _note_committed(self, history: History) -> None:

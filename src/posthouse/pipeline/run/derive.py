@@ -1,12 +1,12 @@
 """Derive the declared tables from bronze, each in one commit that stores the versions of its inputs.
 
-Facts store the last seq of each (epoch, feed) of bronze that they hold; so do the tables folded from them, with the
-number of restores, because a restore changes which rows are lost. Other tables store the generation of each input. The
-cost of a run depends on the new rows: it maps the new rows of bronze, folds the keys that have new facts, and replaces
-the days of gold that hold a changed key. It collects a few new rows and writes them here; Spark writes a batch of
-millions. Rows of bronze whose content was erased are mapped again, and their keys folded again. If a table missed a
-change of its input (the run before was killed, a restore, a rebuild), it is replaced completely, also in one commit, so
-that no reader finds it empty.
+Fact tables store the last seq of each (epoch, feed) of bronze that they hold; so do the tables folded from them, with
+the number of restores, because a restore changes which rows are lost. Other tables store the generation of each input.
+The cost of a run depends on the new rows: it maps the new rows of bronze, folds the keys that have new facts, and
+replaces the days of gold that hold a changed key. The driver collects and writes up to SMALL_ROWS new rows; Spark
+writes larger batches. Rows of bronze whose content was erased are mapped again, and their keys folded again. If a table
+missed a change of its input (the previous run was killed, a restore, a rebuild), it is replaced completely, also in one
+commit, so that no reader finds it empty.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-SMALL_ROWS = 200_000  # rows that a run collects: a few hundred MB
-SMALL_TABLE_ROWS = 20_000  # input rows of a table replaced without Spark's writers, which cost more than such rows
+SMALL_ROWS = 200_000  # rows that the driver may collect: a few hundred MB
+SMALL_TABLE_ROWS = 20_000  # input rows up to which the driver replaces a table: Spark's writers cost more than the rows
 _WORKERS = 4  # tables derived concurrently: planning a query is mostly waiting
 _MAX_DAYS = 100  # with more changed days, replacing the whole table is as fast
 _ROWS_PER_FILE = 1_000_000  # of facts
@@ -64,7 +64,7 @@ class Deriver:
         known = lake.epochs()
         self._epochs = [each.epoch for each in known]
         self._live = live_through(known)
-        # Grows with every epoch that continues or replaces another; a new store labels no old row.
+        # Grows with every epoch that continues or replaces another; a new store changes no label of an old row.
         self._restores = len(known) - len(set(root_epochs(known).values()))
         self._changes: dict[str, Change] = {}
         self._erasures = ErasureTable(lake.storage)
@@ -165,7 +165,7 @@ class Deriver:
         return Position({**position.before, **versions}, position.target)
 
     def _erased_since(self, position: Position) -> dict[str, set[int]]:
-        """Return the rows, by epoch, that facts were mapped from before they were erased."""
+        """Return the seqs, by epoch, of rows that were erased after the table's facts were mapped from them."""
         feeds = [feed.name for feed in COPIES.values()]
         known = {epoch: self._range(epoch, feeds, position.before, position.target).after_seq for epoch in self._epochs}
         records = self._erasures.read(position.before[ERASURES] or 0)
@@ -175,7 +175,7 @@ class Deriver:
         return {epoch: seqs for epoch, seqs in found.items() if seqs}
 
     def _rows_at(self, name: str, seqs: Mapping[str, Collection[int]]) -> pa.Table:
-        """Return rows of a bronze table by their positions; bronze_epochs completely."""
+        """Return the rows of a bronze table at these positions; of bronze_epochs, all rows."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -276,7 +276,7 @@ class Deriver:
         }
 
     def _compute_small(self, table: Table, inputs: Mapping[str, pa.Table]) -> pa.Table:
-        """Return the rows of a table for a few input rows; for none it returns none without Spark."""
+        """Return the rows of a table for a few input rows; without input rows, return none and do not use Spark."""
         if not any(rows.num_rows for name, rows in inputs.items() if name != EPOCHS_TABLE):
             return arrow_schema(table.name).empty_table()
         labelled = {name: self._labelled(rows) for name, rows in inputs.items()}
@@ -320,13 +320,13 @@ class Deriver:
         return Position({application: delta.app_version(application) for application in target}, target)
 
     def _change_since(self, name: str, position: Position) -> Change | None:
-        """Return the change of an input in this run if it is all that the table misses."""
+        """Return the change of an input in this run, if the table has missed no earlier one."""
         change = self._changes.get(name)
         known = position.before[self._deltas[name].input_id()]
         return change if change is not None and change.after == known and not self._is_rebuild else None
 
     def _new_rows(self, name: str, after: CommittedVersions, target: Versions) -> DataFrame:
-        """Return the rows of a bronze table between two versions; bronze_epochs completely."""
+        """Return the rows of a bronze table between two versions; of bronze_epochs, all rows."""
         if name not in COPIES:
             return self._lake.table(self._spark, name)
         ranges = [self._range(epoch, [COPIES[name].name], after, target) for epoch in self._epochs]
@@ -356,7 +356,7 @@ class Deriver:
             return self._inputs[wanted]
 
     def _range(self, epoch: str, feeds: list[str], after: CommittedVersions, target: Versions) -> RowFilter:
-        """Return the new rows of an epoch; of the feeds that its store has, from the one that is behind."""
+        """Return the range of an epoch's new rows, from the position of the feed that is furthest behind."""
         applications = [application_id(epoch, feed) for feed in feeds if application_id(epoch, feed) in target]
         committed = [after[application] for application in applications]
         low = min((-1 if version is None else version for version in committed), default=-1)
@@ -398,7 +398,7 @@ def _unusable(table: Table, delta: Delta, *, is_rebuild: bool) -> str | None:
         if failure.code != "lake_damaged" or not is_rebuild:
             raise
         return str(failure)
-    return "another version of posthouse wrote it with other columns"
+    return "another version of posthouse wrote the table with other columns"
 
 
 def _periods_of(inputs: Mapping[str, list[DataFile]]) -> Periods:

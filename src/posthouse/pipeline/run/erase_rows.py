@@ -1,10 +1,10 @@
 """Erase content from bronze: verify the blocks, sign a record of the erased rows, rewrite the files.
 
 Two things cause an erasure: `content.erased` records of the stores, which a run applies after it has copied them, and
-`posthouse pipeline erase`. Rows stay, with every column but their content. Derived tables and replaced files still
-hold it afterwards: the run derives the tables again and then purges every file that the newest commits do not name.
-Each bronze table stores the number of the last erasure applied to its files, and bronze_erasures the number of the last
-one that was purged, so any run on any host completes what a killed run began.
+`posthouse pipeline erase`. Rows stay, with every column but their content. Derived tables and replaced files still hold
+the content: the run derives the tables again and then purges every file that the newest commits do not name. Each
+bronze table stores the number of the last erasure applied to its files, and bronze_erasures the number of the last
+erasure whose files were purged, so any run on any host completes the work of a killed run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LoadKey = Callable[[], NodeKey]
 
 
 def no_key() -> NodeKey:
-    """Raise the error of a run that has to sign an erasure and was given no key."""
+    """Raise key_file_missing, for a run that has to sign an erasure and has no key."""
     raise error("key_file_missing", path="of this run")
 
 
@@ -70,7 +70,7 @@ class Target:
 
 
 class Eraser:
-    """Erases rows of one lake; the caller holds the lake."""
+    """Erase rows of one lake; the caller holds the lake's lock."""
 
     def __init__(self, lake: Lake, load_key: LoadKey, clock: Clock, on_step: OnStep) -> None:
         self._lake = lake
@@ -93,9 +93,9 @@ class Eraser:
             self._empty_recorded()
 
     def purge(self) -> None:
-        """Delete every file that the newest commit of its table does not name, if rows were erased since the last one.
+        """Delete files that the newest commit of their table does not name, if rows were erased since the last purge.
 
-        The caller has derived every table again.
+        The caller must have derived every table again.
         """
         from posthouse.pipeline.tables.catalog import BY_NAME
 
@@ -105,7 +105,7 @@ class Eraser:
         for name in self._lake.names():
             if removed := purge(self._lake.delta(name)):
                 self._on_step(RunStep("purged", name, 0, {"files": removed}))
-            if name in BY_NAME:  # the logs of bronze state no content, and the audit compares its seals with them
+            if name in BY_NAME:  # logs of bronze hold no content, and the audit compares the seals with them
                 purge_log(self._lake.delta(name))
         for name in self._lake.storage.child_names():
             if name.startswith(SCRATCH):  # left behind by an audit that was killed
@@ -178,7 +178,7 @@ def _condition(table: str, request: ErasureRequest) -> pc.Expression:
 
     is_journal = table == "bronze_journal"
     names = {"node": "actor", "id": "ref"} if is_journal else {"node": "pubkey", "id": "id"}
-    # Roots of lakes hold nothing that people wrote, and the audit needs them.
+    # Published roots hold nothing that people wrote, and the audit needs them.
     found = pc.field("type").isin(list(CONTENT_TYPES)) if is_journal else pc.field("kind") != LAKE_ROOT
     for name, value in ((names["node"], request.node), ("mesh", request.mesh), (names["id"], request.id)):
         if value is not None:
@@ -242,7 +242,7 @@ class _Blocks:
 
 
 class _Digests(NamedTuple):
-    """The digests that a record keeps of a row."""
+    """The digests of one row in an erasure record."""
 
     seq: int
     digest: str | None
@@ -288,7 +288,7 @@ def _rewrite(lake: Lake, table: str, seqs: Mapping[str, set[int]], position: Ver
 
 
 def _emptied(rows: pa.Table, seqs: Mapping[str, set[int]]) -> tuple[pa.Table, int]:
-    """Return rows without the content of the given ones, and how many had some."""
+    """Return rows without the content at the given seqs, and the number of rows that had content."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

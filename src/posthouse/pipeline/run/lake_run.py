@@ -52,7 +52,7 @@ LOCK_NAME = "lake.lock"
 
 @contextmanager
 def hold_lake(lake: Lake) -> Iterator[None]:
-    """Hold the lake's file lock; lake_busy if another run holds it. S3 has no such lock: its commits decide."""
+    """Hold the lake's file lock; raise lake_busy if another run holds it. In S3 only the commits exclude other runs."""
     if not isinstance(lake.storage, LocalStorage):
         yield
         return
@@ -70,7 +70,7 @@ def hold_lake(lake: Lake) -> Iterator[None]:
 _ID_NAME = "lake.id"
 _LEASE_S = 30.0
 _WAIT_S = 1.0  # another run may be about to end
-_RETRY_S = 1.0  # while the relay does not answer
+_RETRY_S = 1.0  # between attempts while the relay does not answer
 #: Raises lake_busy if another run has taken the lake from this one.
 CheckLease = Callable[[], None]
 
@@ -81,9 +81,9 @@ def no_lease() -> None:
 
 @contextmanager
 def with_relay_lock(lake: Lake, client: Client | None) -> Iterator[CheckLease]:
-    """Hold the lake's lock at a relay; lake_busy if another run holds it. Without a client, do nothing.
+    """Hold the lake's lock at a relay; raise lake_busy if another run holds it. Without a client, do nothing.
 
-    Yields a function that the run calls before work that another run must not do at the same time.
+    Yield a function that the run calls before work that another run must not do at the same time.
     """
     if client is None:
         yield no_lease
@@ -98,7 +98,7 @@ def with_relay_lock(lake: Lake, client: Client | None) -> Iterator[CheckLease]:
 
 
 def lake_id(lake: Lake) -> str:
-    """Return the permanent id of a lake: of a directory created on first use, in S3 derived from the address."""
+    """Return the permanent id of a lake: in a directory created on first use, in S3 derived from the address."""
     if not isinstance(lake.storage, LocalStorage):
         return hashlib.sha256(lake.location.encode()).hexdigest()[:32]
     path = private_dir(lake.path) / _ID_NAME
@@ -108,10 +108,10 @@ def lake_id(lake: Lake) -> str:
 
 
 class _LockHolder(threading.Thread):
-    """Holds a relay lock until `release`.
+    """Hold a relay lock until `release`.
 
-    A process that gets no processor time may miss the renewals of a healthy run. Then the lock is acquired again: the
-    run continues unless another run has the lake by now.
+    A healthy run may miss its renewals if its process gets no processor time. Then the lock is acquired again, and the
+    run continues unless another run has taken the lake.
     """
 
     def __init__(self, client: Client, resource: str, lake: Lake) -> None:
@@ -138,7 +138,7 @@ class _LockHolder(threading.Thread):
                 self._changed.notify_all()
 
     def check(self) -> None:
-        """Return while the lock is certainly held; give a lost one the time of a lease to be acquired again."""
+        """Return if the lock is certainly held; wait at most one lease for a lost lock to be acquired again."""
         self.wait_held(_LEASE_S)
 
     def wait_held(self, timeout_s: float | None) -> None:
@@ -188,11 +188,11 @@ class _LockHolder(threading.Thread):
 
 
 def _leased(lake: Lake, remaining_ms: int | None) -> PosthouseError:
-    """Return lake_busy for a lake whose lease at the relay has not ended; a killed run leaves one too."""
+    """Return lake_busy for a lake whose lease at the relay has not ended; a killed run leaves such a lease too."""
     if not remaining_ms:
         return error("lake_busy", path=lake.location)
     until = format_utc(system_clock().wall_ns() + remaining_ms * MILLISECOND_NS)
-    hint = f"Its lease at the relay lasts until {until} and is renewed while it runs. Run it again then."
+    hint = f"That run's lease at the relay lasts until {until}, and longer while that run works. Try again then."
     return error("lake_busy", path=lake.location, until=until, retry_after_s=remaining_ms / 1000, hint=hint)
 
 
@@ -276,10 +276,10 @@ def bring_up_to_date(
     erasure: ErasureRequest | None = None,
     check_lease: CheckLease = no_lease,
 ) -> RunReport:
-    """Bring the lake up to date with its sources; lake_busy if another run holds the lake.
+    """Bring the lake up to date with its sources; raise lake_busy if another run holds the lake.
 
-    Content that the sources have erased is erased from the lake, and content that `erasure` selects; `load_key` returns
-    the key that signs the record of it. `check_lease` is called before steps that are not safe while another run works.
+    Content that the sources have erased, or that `erasure` selects, is erased from the lake; `load_key` returns the key
+    that signs the erasure records. `check_lease` is called before steps that are not safe while another run works.
     """
     clock = clock or system_clock()
     with hold_lake(lake):

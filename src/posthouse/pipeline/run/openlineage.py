@@ -32,13 +32,13 @@ _ERROR = "https://openlineage.io/spec/facets/1-0-1/ErrorMessageRunFacet.json"
 
 @dataclass(frozen=True)
 class LineageServer:
-    """A lineage server: its URL, and the key that it asks for."""
+    """A lineage server: its URL, and its API key if it requires one."""
 
     url: str
     api_key: str | None = field(default=None, repr=False)
 
     def post(self, event: Mapping[str, Any]) -> str | None:
-        """Send an event; return the reason if the server did not take it."""
+        """Send an event; return the reason if the server did not accept it."""
         headers = {"Content-Type": "application/json"}
         if self.api_key:
             headers["Authorization"] = f"Bearer {self.api_key}"
@@ -65,7 +65,7 @@ class LineageRun:
         return self._event("START", {}, {})
 
     def completed(self, rows: Mapping[str, int]) -> dict[str, Any]:
-        """Return the event of a run that succeeded; `rows` are those that it committed, by table."""
+        """Return the event of a run that succeeded; `rows` is the number of rows committed, by table."""
         return self._event("COMPLETE", rows, {})
 
     def failed(self, failure: BaseException, rows: Mapping[str, int]) -> dict[str, Any]:

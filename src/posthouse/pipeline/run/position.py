@@ -24,7 +24,7 @@ CommittedVersions = Mapping[str, int | None]
 
 @dataclass(frozen=True)
 class Position:
-    """The inputs of a table now, and after a commit."""
+    """The versions of a table's inputs: those that it has committed, and those that it should reach."""
 
     before: CommittedVersions
     target: Versions
@@ -36,12 +36,12 @@ class Position:
 
     @property
     def has_restores(self) -> bool:
-        """True if no restore has changed which rows are lost."""
+        """True if no restore has changed which rows are lost since the table's last commit."""
         return self.before[RESTORES] == self.target[RESTORES]
 
     @property
     def has_erasures(self) -> bool:
-        """True if no row that the table is derived from was erased since."""
+        """True if no erasure has emptied input rows since the table's last commit."""
         return self.before.get(ERASURES) == self.target.get(ERASURES)
 
 
@@ -61,5 +61,5 @@ class Change:
     #: The generation of the table before.
     after: int
     selection: Selection
-    #: The partitions that hold a changed row, before or now.
+    #: The UTC days that hold a changed row, before or after the run.
     days: frozenset[str]

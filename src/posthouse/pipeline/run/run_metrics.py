@@ -21,7 +21,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("posthouse_pipeline_run_end_timestamp_seconds", "gauge", "When the last run ended, in Unix time."),
     Metric("posthouse_pipeline_run_seconds", "gauge", "Duration of the last run, without the start of Spark."),
     Metric("posthouse_pipeline_run_rows", "gauge", "Rows that the last run committed, by table.", ("table",)),
-    Metric("posthouse_pipeline_lag_seconds", "gauge", "Age of the oldest record when the last run had committed it."),
+    Metric("posthouse_pipeline_lag_seconds", "gauge", "Age of the oldest copied record when the last run ended."),
     Metric("posthouse_pipeline_table_files", "gauge", "Files of each table after the last run.", ("table",)),
     Metric(
         "posthouse_pipeline_table_bytes", "gauge", "Size of the files of each table after the last run.", ("table",)
@@ -32,7 +32,7 @@ _MODE = 0o644  # the exporter runs as another user
 
 @dataclass
 class RunFigures:
-    """What one run did."""
+    """The figures of one run."""
 
     started_ns: int
     ended_ns: int = 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    #: From input frames by name to a frame.
+    #: Returns a frame for input frames by name.
     FrameFunction = Callable[[Mapping[str, DataFrame]], DataFrame]
 
 #: Nodes of a physical plan that keep rows between two executions.
@@ -36,13 +36,13 @@ class SmallPlans:
         self.spark = small_session(spark)
         self._folder = Path(scratch_directory()) if is_on_this_machine(spark) else None
         self._plans: dict[tuple[object, ...], DataFrame] = {}
-        #: by name: a plan reads from one place, so two computations of it take turns
+        #: By name: a plan always reads the same files, so two computations of it must not overlap.
         self._locks: dict[str, threading.Lock] = {}
 
     def compute(
         self, name: str, function: FrameFunction, inputs: Mapping[str, pa.Table], literals: Hashable = None
     ) -> pa.Table:
-        """Return the rows that a function gives for these inputs; a name must always belong to the same function.
+        """Return the rows that a function returns for these inputs; a name must always belong to the same function.
 
         `literals` are the values that the function collects from an input and writes into the plan.
         """
@@ -62,7 +62,7 @@ class SmallPlans:
                         self._plans[key] = plan
                 return plan.toArrow()
             finally:
-                for path in paths.values():  # text of messages must not stay there
+                for path in paths.values():  # texts of messages must not stay on disk
                     path.unlink(missing_ok=True)
 
     def _source(self, path: Path, schema: pa.Schema) -> DataFrame:

@@ -29,7 +29,7 @@ class Upkeep(NamedTuple):
     """How long a lake keeps logs and replaced files, and how many small files it tolerates."""
 
     retention_days: int = 30
-    #: Of silver and gold: a run every minute replaces the files of the day every minute.
+    #: For silver and gold, shorter, because a run every minute replaces the files of the day every minute.
     derived_retention_hours: int = 1
     compact_files: int = 32
 
@@ -66,7 +66,7 @@ def tidy_lake(lake: Lake, clock: Clock, upkeep: Upkeep, on_step: OnStep) -> None
     today = day_of(clock.wall_ns())
     for name in declared_names():
         delta = lake.delta(name)
-        # A run that changes one row writes its file again: files of silver and gold stay smaller.
+        # A run that changes one row rewrites its file, so files of silver and gold are kept smaller.
         full_rows = FILE_ROWS if name in BY_NAME and BY_NAME[name].is_by_day else FULL_ROWS
         if merged := compact(delta, arrow_schema(name), today, upkeep.compact_files, full_rows):
             on_step(RunStep("compacted", name, 0, {"files": merged}))
@@ -74,7 +74,7 @@ def tidy_lake(lake: Lake, clock: Clock, upkeep: Upkeep, on_step: OnStep) -> None
 
 
 def vacuum_lake(lake: Lake, clock: Clock, on_step: OnStep) -> None:
-    """Delete files that no reader needs, at most once in the grace period that they have."""
+    """Delete files that no reader needs, at most once per grace period."""
     marker = private_dir(lake.path) / _VACUUMED_NAME
     last_ns = 0
     with suppress(FileNotFoundError, ValueError):

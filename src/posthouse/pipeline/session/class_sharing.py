@@ -1,9 +1,9 @@
 """Class data sharing: an archive of Spark's classes that Java maps into memory instead of loading 280 jars.
 
-A session starts in about half the time with it. There is one archive per Java, Spark and place of the jars, in the
-user's cache directory (XDG_CACHE_HOME/posthouse/java). A command that starts Spark without an archive makes none
-itself: when it ends, a process of low priority runs posthouse.pipeline.session.train_classes, once. Java ignores an
-archive that does not fit its jars, so an archive is never wrong, only useless; deleting the directory is safe.
+With it, a session starts in about half the time. There is one archive per Java, Spark version and location of the jars,
+in the user's cache directory (XDG_CACHE_HOME/posthouse/java). A command that starts Spark without an archive does not
+wait for one: when it ends, a process of low priority runs posthouse.pipeline.session.train_classes, once. Java ignores
+an archive that does not fit its jars, so an archive is never wrong, only useless; deleting the directory is safe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEPT = 3  # archives in the cache: each takes some 200 MB
 _RETRY_NS = DAY_S * SECOND_NS  # after an archive could not be made
 #: Variables that add directories to Java's class path: an archive must not depend on them.
 _FOREIGN = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_")
-#: Users need not know of an archive that does not fit: only errors of Java itself are shown.
+#: Show only errors of Java itself, no warnings about an archive that does not fit.
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 
@@ -89,7 +89,7 @@ def dump_archive(program: Path, class_list: Path, class_path: str, archive: Path
 
 
 def failure_note(archive: Path) -> Path:
-    """Return the file with the reason why an archive could not be made."""
+    """Return the path of the file with the reason why an archive could not be made."""
     return archive.with_suffix(".failed")
 
 

@@ -95,7 +95,7 @@ def choose_java(environ: Mapping[str, str], packaged: Path | None, version_of: C
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Return the Java on this machine that Spark should run on, or raise java_missing."""
+    """Return the Java that Spark should run on, or raise java_missing."""
     return choose_java(environ, packaged_java(), probe_version)
 
 

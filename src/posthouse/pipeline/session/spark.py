@@ -65,18 +65,18 @@ _LOCAL_PARTITIONS = 8  # per shuffle on one machine: Spark's default of 200 cost
 # Workers import this module from a zip that they name by a relative path.
 _QUIET_LOG = Path(__file__).absolute().with_name("log4j2.properties")
 _LOG_OPTION = f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
-#: Use only the first compiler. With that alone, Java would reserve 48 MB for compiled code, which a long report fills.
+#: Use only the first compiler. For it alone, Java would reserve 48 MB of compiled code, too little for a long report.
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 #: Settings that every kind of session takes while it runs.
 _RUNTIME = {
-    # Without this, every read of a source that accepts filters fails.
+    # Without this, Spark fails every read of a source that accepts filters.
     "spark.sql.python.filterPushdown.enabled": "true",
     # The default for Parquet timestamps is INT96, which other readers of the lake do not support.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
-    # Otherwise Spark replaces ${env:NAME} in SQL by a variable of the process, before anything can look at the text.
+    # Otherwise Spark replaces ${env:NAME} in SQL by a variable of the process before the query guard sees the text.
     "spark.sql.variable.substitute": "false",
-    # Keep the day as text where an older posthouse left it in the path of a file, as in day=2026-11-15.
+    # Keep the day as text if an older posthouse stored it only in the path of a file, as in day=2026-11-15.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -89,7 +89,7 @@ _CONFIGURATION = _RUNTIME | {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # The keys of S3 reach executors by their environment; nothing that Spark shows may hold them.
+    # The keys of S3 reach executors through their environment; nothing that Spark shows may hold them.
     "spark.redaction.regex": "(?i)secret|password|token|access[._]?key",
     "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.hadoop.parquet.enable.summary-metadata": "false",
@@ -113,12 +113,12 @@ def spark_session(
 
     `settings` are Spark's own and override those of the pipeline. `python` is the program of the executors, by default
     that of PYSPARK_PYTHON, else this one. `executor_environ` are variables for the executors of a cluster. `uses_cds`
-    lets Java map its classes from an archive; `is_brief` leaves out the compiler that pays off after minutes.
+    lets Java map its classes from an archive; `is_brief` disables the compiler that pays off only after minutes.
     """
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
-    if running is not None:  # the one that ran last in this thread, perhaps a session of one query
+    if running is not None:  # the last one used in this thread, perhaps that of a single query
         return running if is_connect(running) else SparkSession.builder.getOrCreate()
     given = dict(settings or {})
     if master.startswith(_CONNECT):
@@ -181,7 +181,7 @@ def is_on_this_machine(spark: SparkSession) -> bool:
 def register(spark: SparkSession) -> None:
     """Make format("posthouse") work in any session, for batches, streams and writes; calling it again is harmless.
 
-    Without the setting Spark fails every read of a source that accepts filters. Workers of a cluster get our package.
+    Without the setting Spark fails every read of a source that accepts filters. Workers of a cluster get the package.
     """
     from posthouse.pipeline.connector.data_source import register_source
 
@@ -248,9 +248,9 @@ _END_S = 2.0  # from the loss of a connection to Java until its process is gone
 
 
 def stopped_spark(failure: BaseException) -> PosthouseError | None:
-    """Return spark_stopped, with how Java ended, if that is why a call of Spark failed; else None.
+    """Return spark_stopped, with the reason, if a call of Spark failed because Java has ended; else None.
 
-    Also None for a Java that another process has started.
+    Return None also for a Java that another process has started.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark import SparkContext
@@ -340,7 +340,7 @@ _PYTHON_ERROR = re.compile(r"[A-Za-z_]*(Error|Exception): ")  # without the dots
 def run_in_workers(spark: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
     """Run `work` once per task and return the results in order; raise the first PosthouseError.
 
-    Raises workers_failed if a task could not run at all, after Spark has tried it several times.
+    Raise workers_failed if a task could not run at all, after Spark has tried it several times.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -367,7 +367,7 @@ def run_in_workers(spark: SparkSession, work: Callable[[T], R], tasks: Sequence[
 
 
 def worker_reason(text: str) -> str:
-    """Return the cause that Spark names: the program that is missing, or the exception of Python or Java."""
+    """Return the cause of a failure from Spark's report: a missing program, or the exception of Python or Java."""
     if missing := _NO_PROGRAM.search(text):
         return missing[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]

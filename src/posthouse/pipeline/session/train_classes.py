@@ -1,9 +1,9 @@
-"""The program that makes the class archive: run Spark as the pipeline does, note the classes it loads, dump them.
+"""The program that makes the class archive: run Spark as the pipeline does, record the classes it loads, dump them.
 
     python -m posthouse.pipeline.session.train_classes JAVA_PROGRAM
-The session does what commands do: parse SQL, read and write Parquet, aggregate, join, sort, run a Python stage and
-return rows. Classes that it does not load are loaded from the jars as before. One process at a time makes an archive;
-another one that finds the lock taken, or the archive made, does nothing.
+The session does the same work as commands: parse SQL, read and write Parquet, aggregate, join, sort, run a Python stage
+and return rows. Other classes are still loaded from the jars. One process at a time makes an archive; a process that
+finds the lock taken, or the archive made, does nothing.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def erasures_id(epoch: str) -> str:
 
 DAY = "day"
 _DAY_CHARS = len("2026-01-31")
-#: A later restore sets it, so bronze and facts do not store it; tables of the current state do, and are then replaced.
+#: A restore changes it, so bronze and facts do not store it; tables of the current state do, and are then replaced.
 LOST = "lost_by_restore"
 EPOCHS_TABLE = "bronze_epochs"
 SEALS_TABLE = "bronze_seals"
@@ -74,7 +74,7 @@ def seals_schema() -> pa.Schema:
 
 
 def erasures_schema() -> pa.Schema:
-    """Return the columns of bronze_erasures: those that readers select by, and the signed record."""
+    """Return the columns of bronze_erasures: those for selection, and the signed record."""
     import pyarrow as pa
 
     texts = ("feed", "epoch", "record", "node", "signature")

@@ -1,4 +1,4 @@
-"""What every table and column of the lake means: the comments that Delta stores and the reference prints.
+"""The meaning of every table and column of the lake: the comments that Delta stores and the reference prints.
 
 A column means the same wherever its name occurs; an entry `<table>.<column>` makes an exception. Workers import this
 module, so it must not import pyspark.
@@ -15,7 +15,7 @@ TABLE_COMMENTS = MappingProxyType(
         "bronze_epochs": "Every epoch of every store: a restore starts a new one.",
         "bronze_seals": "The Merkle root of every commit to bronze_journal and bronze_events.",
         "bronze_erasures": "The rows of bronze whose content was erased, block by block, in signed records.",
-        "silver_messages_facts": "What was recorded about each message: its acceptance and its content.",
+        "silver_messages_facts": "Facts about each message: its acceptance, and the metadata in its content.",
         "silver_deliveries_facts": "Every change of every delivery.",
         "silver_leases_facts": "Every change of every lease.",
         "silver_refusals_facts": "Every record of refusals.",
@@ -30,7 +30,7 @@ TABLE_COMMENTS = MappingProxyType(
         "silver_conversation_messages": "The conversation of every message, and its depth in it.",
         "silver_conversations": "One row per conversation.",
         "gold_traffic_hourly": "Messages, bytes and delivery outcomes by hour.",
-        "gold_agents_hourly": "What each agent sent and took and how fast, its waits and refusals, by hour.",
+        "gold_agents_hourly": "Messages sent and received, latency, lock waits and refusals of each agent, by hour.",
         "gold_latency_hourly": "Delivery latency by hour, from accepted to confirmed or handled.",
         "gold_cost_daily": "Tokens and dollars by day, sender and model, as messages report them.",
         "gold_refusals_daily": "Refusals by day, code and key.",
@@ -54,7 +54,7 @@ _COMMENTS = MappingProxyType(
         "type": "Type of the journal record.",
         "mesh": "Mesh; empty or NULL on a bus.",
         "actor": "Node, agent or operator that caused the record.",
-        "ref": "What the record is about: see the reference of journal records.",
+        "ref": "Object that the record is about: see the reference of journal records.",
         "body": "Further fields of the record, as JSON.",
         "id": "Id of the event.",
         "pubkey": "Node that signed the event.",
@@ -67,14 +67,14 @@ _COMMENTS = MappingProxyType(
         "fork_seq": "Last seq that the epoch shares with its parent.",
         "store": "Store: the first epoch of its history that the lake knows.",
         "bronze_epochs.store": "Kind of store: relay, bus, outbox or inbox.",
-        "url": "Where the lake first read the store.",
+        "url": "Address from which the lake first read the store.",
         "started_at_ns": "Start of the epoch, in nanoseconds since 1970.",
         # messages
-        "fact": "What happened.",
+        "fact": "Kind of the fact, such as accepted, queued or renewed.",
         "source": "relay, bus, pinch, or host for mail between agents of one host.",
         "message_id": "Id of the message: of its event at a relay, its own on a bus.",
         "sender": "Node, agent or address that sent the message.",
-        "destination_kind": "node, topic, role or group at a relay; endpoint on a bus; dm over Pinch.",
+        "destination_kind": "topic, dm or queue at a relay; endpoint on a bus; dm over Pinch; agent on a host.",
         "destination": "Addressee as the sender wrote it.",
         "client_message_id": "Id that the sender chose; a repeated send has the same.",
         "requeued_from": "Message that this one repeats after it became a dead letter.",
@@ -87,11 +87,11 @@ _COMMENTS = MappingProxyType(
         "model": "Model that the sender reports.",
         "input_tokens": "Input tokens that senders report.",
         "output_tokens": "Output tokens that senders report.",
-        "cached_tokens": "Those of the input tokens that came from a cache.",
+        "cached_tokens": "Input tokens that came from a cache; they are included in input_tokens.",
         "unpriced_input_tokens": "Input tokens that were reported without a cost.",
         "unpriced_output_tokens": "Output tokens that were reported without a cost.",
         "unpriced_cached_tokens": "Cached tokens that were reported without a cost.",
-        "task": "What the tokens were spent on, as the sender names it.",
+        "task": "Task for which the tokens were spent, as the sender names it.",
         "cost_usd": "Cost that senders report, in dollars.",
         # deliveries
         "reader": "Node, Pinch address, or name of the bus mailbox.",
@@ -181,8 +181,8 @@ _COMMENTS = MappingProxyType(
         "take_overs": "Grants that ended the lease of another holder.",
         # seals
         "feed": "Feed that the commit copied: journal or events.",
-        "after": "The commit holds the rows with a seq above this one,",
-        "to": "and up to this one.",
+        "after": "Seq above which the rows of the commit begin.",
+        "to": "Last seq of the commit.",
         "rows": "Number of rows of the commit.",
         "root": "Merkle root over the rows, in hex.",
         "leaves": "Merkle leaves, one per 4,096 seqs, in hex.",
@@ -192,9 +192,10 @@ _COMMENTS = MappingProxyType(
         # erasures
         "number": "Position in the order of erasures.",
         "bronze_erasures.feed": "Feed whose rows lost their content: journal or events.",
-        "bronze_erasures.after": "The block holds the rows with a seq above this one,",
+        "bronze_erasures.after": "Seq above which the rows of the block begin.",
+        "bronze_erasures.to": "Last seq of the block.",
         "bronze_erasures.rows": "Number of erased rows.",
-        "record": "What was erased, as JSON: seqs, digests, Merkle leaf before and after, reason.",
+        "record": "The erasure as JSON: seqs, digests, Merkle leaf before and after, reason.",
         "node": "Node that erased the rows and signed the record.",
         "signature": "Signature of the record.",
     }

@@ -9,7 +9,8 @@ and each produces the same rows as a rebuild:
 - follow replies (silver_conversation_messages): like fold keys, but a message also changes with those it is linked to.
 - replace days (gold): a row belongs to the same day as its input rows. A run replaces the days whose input changed.
 No function may read a clock or depend on row order. Times are integer nanoseconds, each with a TIMESTAMP next to it;
-days and hours are UTC text. Key hashes only find rows: two keys with one hash are folded together and stay apart.
+days and hours are UTC text. Key hashes only find rows: two keys with the same hash are folded in the same run, but keep
+separate rows.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Table:
 
     @property
     def is_by_day(self) -> bool:
-        """True if files hold the rows of a day, that on which a key opened; a key of facts opens on other days."""
+        """True if files are split by the day on which a key opened; the facts of a key are from several days."""
         return self.refresh is not RefreshMode.APPEND_FACTS
 
     @property
@@ -102,7 +103,7 @@ class Table:
         return self._with_stored_columns(self.function(inputs))
 
     def compute_small(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
-        """Return the same for inputs of one partition each."""
+        """Return the same rows as `compute`, for inputs of one partition each."""
         return self._with_stored_columns((self.small_function or self.function)(inputs))
 
     def _with_stored_columns(self, rows: DataFrame) -> DataFrame:
@@ -115,7 +116,7 @@ class Table:
 
 
 def is_time(column: str) -> bool:
-    """Return True for a column of wall-clock nanoseconds; the clock of a boot has no date."""
+    """Return True for a column of wall-clock nanoseconds; boot_ns is a monotonic clock without a date."""
     return column == "at_ns" or column.endswith("_at_ns")
 
 
@@ -175,7 +176,7 @@ def mailbox_hash(subject: Column) -> Column:
 
 
 def agent_of(node: Column, agent: Column) -> Column:
-    """Return the identity of an agent: its node, and behind a slash its name on that node, if it has one."""
+    """Return the id of an agent: NODE/NAME, or only NODE if it has no name."""
     return f.when(agent.isNotNull() & (agent != ""), f.concat(node, f.lit("/"), agent)).otherwise(node)
 
 

@@ -1,9 +1,9 @@
-"""Follow links between messages to the start of their conversation, in memory: what silver_conversation_messages does.
+"""Follow links between messages to the start of their conversation, in memory, for silver_conversation_messages.
 
 A link names the message that a message continues (`up`), or the conversation that it starts. Messages that continue
 each other in a circle, and messages that lead into it, are one conversation, named by the smallest id of the circle,
-and have no depth. Spark follows the links of a long history round by round; here they are the links of a few hundred
-messages. Workers import this module, so it must not import pyspark.
+and have no depth. Spark follows the links of a long history in rounds; this module is for a few hundred messages.
+Workers import this module, so it must not import pyspark.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def follow_links(links: Mapping[Message, Link]) -> dict[Message, Place]:
 
 
 def _smallest_from(path: Iterable[Message], first: Message) -> str:
-    """Return the smallest id of a circle, which begins in a path with a message."""
+    """Return the smallest id of the circle that a path enters at `first`."""
     return min(message[2] for message in dropwhile(lambda message: message != first, path))
 
 

@@ -1,8 +1,7 @@
-"""gold_agents_hourly: the health of each agent, by hour: messages sent and received, latency, waits for locks,
-refusals.
+"""gold_agents_hourly: the health of each agent by hour: messages, deliveries, latency, waits for locks, refusals.
 
-Deliveries count for their recipient, in the hour in which they were opened; leases and refusals for their owner. An
-agent that was refused for an exhausted budget was in a loop that the bus or the relay stopped. Percentiles are exact.
+A delivery counts for its recipient, in the hour in which it was opened, a lease for its owner, and a refusal for the
+refused sender. A refusal for an exhausted budget means that the bus or the relay stopped a loop. Percentiles are exact.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def _waited(leases: DataFrame) -> DataFrame:
 
 
 def _refused(refusals: DataFrame) -> DataFrame:
-    """Return refusals of the sender, which the key of a refusal begins with."""
+    """Return refusals by sender, which is the first word of a refusal's key."""
     given = {
         "agent": f.substring_index("key", " ", 1),
         "mesh": f.lit(""),

@@ -1,7 +1,7 @@
 """gold_cost_daily: tokens and dollars by day, agent, model and task, from the usage that messages report.
 
-Tokens of messages that report no dollars are counted apart, as unpriced: a price table gives their cost when figures
-are read (posthouse.pipeline.gold_reader), so that a changed price changes no table.
+Tokens of messages that report no dollars are also counted as unpriced: a price table gives their cost when figures are
+read (posthouse.pipeline.gold_reader), so that a changed price changes no table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """gold_traffic_hourly: messages, bytes and delivery outcomes, by hour.
 
-A delivery counts in the hour in which it was opened, even if it ends later; one that moved to the successor of its
-reader's key counts there.
+A delivery counts in the hour in which it was opened, even if it ends later. A delivery that moved to the successor of
+its reader's key counts once, for the successor.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """gold_who_talks_to_whom: deliveries per sender and recipient, by day; the edges of the agent graph.
 
-A delivery that moved to the successor of its reader's key counts there.
+A delivery that moved to the successor of its reader's key counts only for the successor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """silver_conversation_messages: the conversation of every message, and its depth in it.
 
 A message that names a conversation belongs to it. Any other reply belongs to the conversation of the message it
-replies to; a reply to an unknown message starts a conversation with that message's id. Reply chains are followed by
+replies to; a reply to an unknown message starts a conversation named by that message's id. Reply chains are followed by
 doubling: each round reaches twice as far, so a thread of a thousand replies takes ten rounds. Messages that reply to
 each other in a circle (the bus does not check senders' claims) are one conversation, named by the smallest id of the
 circle, and have no depth. So the message that a message continues is always in the same conversation: a run that
@@ -50,7 +50,7 @@ def conversation_messages(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def few_conversation_messages(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the same for messages of one partition: links are followed in one task, not in a job per round."""
+    """Return the same rows for messages of one partition; one task follows the links, not one job per round."""
 
     def follow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from posthouse.pipeline.tables.follow_links import follow_batches
@@ -86,7 +86,7 @@ def resolve(links: DataFrame) -> DataFrame:
     """Follow every link to the start of its conversation; `depth` becomes the number of replies in between."""
     links = links.localCheckpoint()
     open_before, open_now, rounds = -1, links.where("up IS NOT NULL").count(), 0
-    # Each round ends a chain that has an end; the rest are circles, which a last pass must go around completely.
+    # Rounds resolve chains until only circles are left, and then go on until they reach around the largest circle.
     while open_now and (open_now != open_before or 2**rounds < open_now):
         links = _jump(links).localCheckpoint()
         open_before, open_now, rounds = open_now, links.where("up IS NOT NULL").count(), rounds + 1

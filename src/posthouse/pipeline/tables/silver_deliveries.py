@@ -3,8 +3,8 @@
 Each row of silver_deliveries_facts is one change of one delivery; a record about several deliveries becomes several
 facts. The state is that of the last fact that opens or ends the delivery, because `sent` may be recorded after an end
 that overtook it. A delivery whose reader rotated its key stays as `moved` and continues in a row of the successor, with
-the same state as before; every count of deliveries leaves the moved one out. The record of a removed bus endpoint names
-no messages; the dead letters of its messages do.
+the same state as before; counts of deliveries omit the moved row. The record of a removed bus endpoint names no
+messages; the dead letters of its messages do.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _MANY = ("delivery.confirmed", "delivery.expired", "delivery.purged", "delivery.
 _ONE = ("delivery.rejected", "delivery.dead")
 _AFTER = ("purged", "replaced")  # on the bus, these may name dead letters of a removed mailbox
 MOVED = "moved"  # the state of a delivery that continues, and counts, under another key
-_CONTINUED = "continued"  # the successor of a key has a delivery that was sent to the key before
+_CONTINUED = "continued"  # the fact that opens, under the successor's key, a delivery that was sent to the former key
 _OPENS = ("queued", "requeued", _CONTINUED)
 _UNREGISTERED = "endpoint unregistered"  # the reason of dead letters of a removed endpoint
 _BUS = {"bus.published": "queued", "bus.handled": "handled", "bus.failed": "failed", "bus.dead": "dead"}
@@ -111,7 +111,7 @@ def _opened(journal: DataFrame) -> _Part:
 
 
 def _agent_in(destination: Column) -> Column:
-    """Return the agent in the destination of a direct message, behind the slash; NULL without one."""
+    """Return the agent in the destination of a direct message, after the slash; NULL without one."""
     return f.when(f.instr(destination, "/") > 0, f.substring_index(destination, "/", -1))
 
 
@@ -243,7 +243,7 @@ def _array(body: Column, field: str, kind: str) -> Column:
 
 
 def _rows(rows: DataFrame, values: dict[str, Column]) -> DataFrame:
-    """Return the facts of a part with all columns."""
+    """Return the facts of a part, with NULL in the columns that it lacks."""
     is_pinch = f.col("mesh") == "pinch"
     given = {"source": f.when(is_pinch, "pinch").otherwise("relay"), "mesh": f.coalesce("mesh", f.lit(""))} | values
     given.setdefault("recipient", given["reader"])

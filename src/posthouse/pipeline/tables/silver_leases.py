@@ -1,8 +1,8 @@
 """silver_leases: every lease that a relay granted, by store, mesh, resource and token.
 
 It is folded from silver_leases_facts. A take-over is two facts: the new lease starts, and the former one is overtaken.
-A restore raises every token, so a lease that was held then continues under a token that no grant names; in this table
-it starts with its first renewal.
+A restore replaces the token of every unreleased lease, so such a lease continues under a token that no grant names; in
+this table it starts with its next record.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 It is folded from silver_messages_facts. A message of the relay has two facts: `accepted` (from the journal) and
 `content` (from the event: reply, conversation, priority and usage; never the body). A message of the bus has one fact
 per endpoint that it reached, because the record holds the whole envelope. A Pinch message has one fact, because its
-content is opaque. Mail between agents of one host, which no relay sees, has one fact of the host's outbox.
+content is opaque. Mail between agents of one host, which no relay sees, has one fact, from the host's outbox.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _tag(name: str) -> Column:
 
 
 def _usage(body: Column, at: str) -> dict[str, Column]:
-    """Return the usage that a message claims; nothing has checked its form."""
+    """Return the usage that a message claims; its form is unchecked."""
     return {
         "model": text(body, f"{at}.model"),
         "input_tokens": _claimed(body, f"{at}.input_tokens", f"{at}.inputTokens", "long", _MAX_TOKENS),
@@ -211,7 +211,7 @@ def _claimed(body: Column, field: str, camel: str, kind: str, largest: int) -> C
 
 
 def messages(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return one row per message, with its first acceptance; a live acceptance precedes one that a restore dropped."""
+    """Return one row per message, with its first acceptance that no restore dropped, or else its first one."""
     is_accepted = f.col("fact") == ACCEPTED
     accepted = f.struct(LOST, "at_ns", "seq", "epoch", *_ACCEPTED.fieldNames())
     readers = f.when(is_accepted, f.col("recipients"))

@@ -56,7 +56,7 @@ def refusal_facts(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def refusals(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the refusals with the label of restores."""
+    """Return the refusals, labelled with lost_by_restore."""
     return inputs["silver_refusals_facts"].select(*SCHEMA.fieldNames())
 
 

@@ -27,7 +27,7 @@ from posthouse.model.reliability import RateLimit, Reliability, check_pressure, 
 
 
 class BudgetProposal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The limits of budgets, with the names of Bus's arguments."""
+    """The limits of budgets, named like the arguments of Bus."""
 
     max_hops: int = BUDGET_MAX_HOPS
     ttl_ms: int = BUDGET_TTL_MS
@@ -118,7 +118,7 @@ class Attempt:
         """The order of decisions.
 
         Within one moment no capacity becomes free. So accepted attempts come first, then those that counted for the
-        rate limit and were refused later, last those that the rate limit refused: each then sees at least the load
+        rate limit and were refused later, and last those that the rate limit refused: each then sees at least the load
         that it saw originally.
         """
         rank = 0 if self.kind != "refused" else 2 if self.was == RATE_LIMITED else 1
@@ -176,7 +176,7 @@ def _trim(log: list[int], now_ns: int, config: RateLimit) -> None:
 
 
 def attempt_of(values: dict[str, Any]) -> Attempt:
-    """Return the attempt in a row of a table."""
+    """Return the attempt that a row of ATTEMPTS describes."""
     return Attempt(**{name: values[name] for name in Attempt.__slots__})
 
 
@@ -189,7 +189,7 @@ _decode_budget = msgspec.json.Decoder(Budget).decode
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A record that changed the mailbox without a decision of the rules."""
+    """A record that changed a mailbox without a decision of the rules."""
 
     kind: str
     seq: int
@@ -295,7 +295,7 @@ def _enter(mailbox: Mailbox, row: Attempt) -> None:
 
 
 def _apply(mailbox: Mailbox, change: Change) -> None:
-    """Apply one record to the state."""
+    """Apply one record to the state of a mailbox."""
     kind, config = change.kind, mailbox.proposal.reliability.circuit_breaker
     if kind == BOOTED:
         mailbox.boots += 1

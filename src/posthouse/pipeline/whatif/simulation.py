@@ -90,7 +90,7 @@ def changes_of(journal: DataFrame) -> DataFrame:
     is_restored = (type_ == "bus.redelivered") & (text(body, "adopted") == "true")
     kind = f.when(is_restored, "adopted").otherwise(kind)
     is_ack = (type_ == "bus.handled") & f.col("actor").isNull()
-    is_unreported = (type_ == "bus.failed") & text(body, "boot_ns").isNull()  # by a refused publish
+    is_unreported = (type_ == "bus.failed") & text(body, "boot_ns").isNull()  # recorded for a refused publish
     is_refused_letter = (type_ == "bus.dead") & is_closed
     known = journal.where((type_.isin("bus.published", *_CHANGE_KINDS) & ~is_refused_letter) | is_restored)
     return known.select(
@@ -244,7 +244,7 @@ def simulate_history(journal: DataFrame, proposal: Proposal) -> Simulation:
 
 
 def compare(simulation: Simulation, limit: int) -> dict[str, Any]:
-    """Return what differs between history and simulation: the tables in COMPARED, at most `limit` rows each."""
+    """Return the differences between history and simulation: the tables in COMPARED, at most `limit` rows each."""
     attempts = simulation.attempts.cache()
     try:
         totals = simulation.refusals.groupBy("code").agg(f.sum("was").alias("was"), f.sum("would").alias("would"))

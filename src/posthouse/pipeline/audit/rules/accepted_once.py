@@ -24,7 +24,7 @@ def _by_client_id(entry: Entry) -> Iterator[KeyedFact]:
 
 
 class EventAuditor(Auditor):
-    """One event."""
+    """Check that one event was accepted only once."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)
@@ -37,7 +37,7 @@ class EventAuditor(Auditor):
 
 
 class ClientIdAuditor(Auditor):
-    """One client_message_id of one sender and agent; facts are message ids."""
+    """Check one client_message_id of one sender and agent; facts are message ids."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)

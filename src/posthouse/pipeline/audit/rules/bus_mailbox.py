@@ -1,7 +1,7 @@
-"""The bus: a message that ends was published before; one that is requeued, purged or trimmed was a dead letter.
+"""The bus: a message ends only after it was published; only a dead letter is requeued, purged or trimmed.
 
 The key is a message in a mailbox. A dead letter may exist without a publish, because a rejected message is dead from
-the start. A message that was published and is delivered again, because its process or bus.db was lost, is open again.
+the start. A message that is delivered again, because its process died or bus.db was lost, is open again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Requeue(msgspec.Struct, array_like=True, tag="requeue"):
 
 
 class Appearance(msgspec.Struct, array_like=True, tag="appearance"):
-    """The message of the key exists; `requeued_from` is the dead letter it states."""
+    """The message of the key exists; `requeued_from` is the dead letter that it names."""
 
     requeued_from: str | None
 
@@ -49,7 +49,7 @@ def _by_successor(entry: Entry) -> Iterator[KeyedFact]:
 
 
 class BusMessageAuditor(Auditor):
-    """One message in one mailbox; facts are the record types without `bus.`."""
+    """Check one message in one mailbox; facts are the record types without `bus.`."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)
@@ -80,12 +80,12 @@ class BusMessageAuditor(Auditor):
 
     @property
     def _is_traceable(self) -> bool:
-        """Dead letters of a removed endpoint move to `unrouted` without a record, so those cannot be checked."""
+        """False in `unrouted`: dead letters of a removed endpoint move there without a record."""
         return self.lineage.is_complete and self._mailbox != _UNROUTED
 
 
 class SuccessorAuditor(Auditor):
-    """One message that a dead letter was requeued as."""
+    """Check that the message as which a dead letter was requeued exists and names that letter."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)

@@ -1,4 +1,4 @@
-"""Confirmations: after each accepted one comes the record of what it closed; both name the same messages."""
+"""Confirmations: each accepted one has a record of the deliveries that it closed; both name the same messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _scatter(entry: Entry) -> Iterator[KeyedFact]:
 
 
 class ConfirmationAuditor(Auditor):
-    """The two records of one confirmation."""
+    """Compare the two records of one confirmation."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)
@@ -50,7 +50,7 @@ class ConfirmationAuditor(Auditor):
             only = next(iter(self._steps.values()))
             if closed is None and only.seq == self.lineage.head:
                 return  # the second record is the next one, which is not available yet
-            missing = "no record of what it closed" if closed is None else "the confirmation itself is missing"
+            missing = "no record of the closed deliveries" if closed is None else "the confirmation itself is missing"
             yield self.finding("confirmation_disagrees", only, self.key, missing)
         elif _named(accepted.fact) != _named(closed.fact):
             yield self.finding("confirmation_disagrees", closed, self.key, "it closed other messages than it named")

@@ -92,7 +92,7 @@ class DeliveryStep(NamedTuple):
 
 
 def delivery_steps(entry: Entry) -> Iterator[DeliveryStep]:
-    """Yield what a record states about deliveries."""
+    """Yield the facts about deliveries that a record states."""
     body, mesh = entry.body, entry.mesh
     kind = entry.type.partition(".")[2]
     if entry.type == "message.accepted":
@@ -128,7 +128,7 @@ def _scatter(entry: Entry) -> Iterator[KeyedFact]:
 
 
 class DeliveryAuditor(Auditor):
-    """The state of one delivery."""
+    """Replay the states of one delivery."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)

@@ -19,18 +19,18 @@ def _by_row(entry: Entry) -> Iterator[KeyedFact]:
         yield entry.ref, "received"
     else:
         for row_id in entry.body["ids"]:
-            if not is_event_id(row_id):  # older daemons recorded the message id if the reader gave that
+            if not is_event_id(row_id):  # older daemons recorded a message id if the reader passed one
                 yield row_id, "seen"
 
 
 def _by_message(entry: Entry) -> Iterator[KeyedFact]:
-    if "conflicts_with" not in entry.body:  # the inbox compared the contents: it is another message
+    if "conflicts_with" not in entry.body:  # the inbox found that the contents differ: another message
         sender = "/".join(filter(None, (entry.actor, entry.body.get("from_agent"))))
         yield f"{sender}\x1f{entry.body['client_message_id']}", entry.ref
 
 
 class InboxRowAuditor(Auditor):
-    """One row of an inbox; facts are `received` and `seen`."""
+    """Check one row of an inbox; facts are `received` and `seen`."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)
@@ -46,7 +46,7 @@ class InboxRowAuditor(Auditor):
 
 
 class InboxMessageAuditor(Auditor):
-    """One message of one sender; facts are row ids."""
+    """Check one message of one sender; facts are row ids."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)

@@ -1,10 +1,10 @@
-"""Locks: a replay of the records with the product's lease rules must allow every one of them.
+"""Locks: replay the records with the relay's own lease rules, which must allow each of them.
 
 Locks overlap only if the first part of their names is the same, so the names that share it are replayed together.
 Tokens grow strictly, even compared with records that a restore dropped, and no store grants a token twice, not even for
 different locks: each store draws its tokens from one counter, which starts at the clock. Boot times are comparable only
 within a lock run; the start of a run reopens leases, exactly as in the store. A fenced event is valid only if its token
-is an exclusive lease of its author that covers the resource.
+is that of an exclusive lease of its author that covers the resource.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ class FencedWrite(msgspec.Struct, array_like=True, tag="fence"):
 
 
 class MirroredWrite(msgspec.Struct, array_like=True, tag="mirrored"):
-    """A fenced event came from another relay, whose locks decided about it."""
+    """A fenced event came from another relay, which has checked it against its own locks."""
 
     event_id: str
 
 
 def lock_key(mesh: str, resource: str) -> str:
-    """Return the key of all names that may overlap a resource."""
+    """Return the key under which a resource is replayed; resources that may overlap have the same key."""
     return f"{mesh}\x1f{resource.partition('/')[0]}"
 
 
@@ -109,7 +109,7 @@ def _scatter(entry: Entry) -> Iterator[KeyedFact]:
 
 
 class LockAuditor(Auditor):
-    """The replay of the resources that may overlap each other."""
+    """Replay the locks of resources that may overlap each other."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)
@@ -120,7 +120,7 @@ class LockAuditor(Auditor):
         self._runs = list(reversed(lineage.lock_runs))
         #: Resource and coordinate -> the token of the last fenced write.
         self._written: dict[tuple[str, str], int] = {}
-        #: The mirrored event whose fence the next step names.
+        #: The last mirrored event: its FencedWrite, the next step, is not checked.
         self._mirrored = ""
 
     def add_step(self, step: Step) -> Iterator[Finding]:
@@ -258,7 +258,7 @@ def _by_token(entry: Entry) -> Iterator[KeyedFact]:
 
 
 class TokenAuditor(Auditor):
-    """All grants of one token in one store."""
+    """Check all grants of one token in one store."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)

@@ -61,7 +61,7 @@ def _by_client_id(entry: Entry) -> Iterator[KeyedFact]:
 
 
 class OutboxRowAuditor(Auditor):
-    """One row of an outbox."""
+    """Check one row of an outbox."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)
@@ -108,7 +108,7 @@ class OutboxRowAuditor(Auditor):
 
 
 class OutboxClientIdAuditor(Auditor):
-    """One client_message_id of an outbox; facts are row ids."""
+    """Check one client_message_id of an outbox; facts are row ids."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)

@@ -17,7 +17,7 @@ def _scatter(entry: Entry) -> Iterator[KeyedFact]:
 
 
 class EnvelopeAuditor(Auditor):
-    """One envelope from a sender to a reader; facts are `accepted` and `confirmed`."""
+    """Check one envelope from a sender to a reader; facts are `accepted` and `confirmed`."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)

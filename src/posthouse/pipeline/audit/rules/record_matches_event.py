@@ -26,7 +26,7 @@ _OF_AGENTS = frozenset({"from_agent", "destination_ref", "fingerprint"})
 
 
 class RecordSide(msgspec.Struct, array_like=True, tag="record"):
-    """What a record states about an event."""
+    """An event as its record describes it."""
 
     event_id: str
     #: The fields that the event must repeat, under the names that row_checks uses.
@@ -38,7 +38,7 @@ class RecordSide(msgspec.Struct, array_like=True, tag="record"):
 
 
 class EventSide(msgspec.Struct, array_like=True, tag="event"):
-    """What an event states about itself; no fields if its content is no longer available."""
+    """An event as its content describes it; no fields if the content is no longer available."""
 
     id: str
     fields: dict[str, Any] | None
@@ -62,7 +62,7 @@ def _scatter(entry: Entry) -> Iterator[KeyedFact]:
 
 
 class AcceptedAuditor(Auditor):
-    """One record and its event; after a restore the same seq occurs again in another epoch."""
+    """Compare one record with its event; after a restore the same seq occurs again in another epoch."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)
@@ -96,7 +96,7 @@ class AcceptedAuditor(Auditor):
         if event.fields is None:
             return
         from_record, from_event = dict(record.fields), dict(event.fields)
-        if from_record.pop("is_mirrored", False):  # it is stored, whatever it means on the relay that accepted it
+        if from_record.pop("is_mirrored", False):  # a mirror records every kind as event.accepted
             from_record.pop("type")
             from_event = {name: from_event.get(name) for name in from_record}
         if from_record.get("type") == "confirmation.accepted":
@@ -123,7 +123,7 @@ class AcceptedAuditor(Auditor):
 
 
 def _unrecorded(from_record: dict[str, Any], from_event: dict[str, Any]) -> frozenset[str]:
-    """Return the fields that differ because the relay that accepted a message did not know agents yet."""
+    """Return the fields that differ because the message was accepted by a relay version without agents."""
     recorded, signed = (each.get("destination_ref", "") for each in (from_record, from_event))
     is_older = "from_agent" not in from_record and recorded == signed.partition("/")[0]
     return _OF_AGENTS if is_older and ("from_agent" in from_event or recorded != signed) else frozenset()

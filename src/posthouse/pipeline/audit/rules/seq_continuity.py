@@ -33,7 +33,7 @@ class BlockEnds(NamedTuple):
 
 
 class BlockAuditor(Auditor):
-    """One block of one epoch."""
+    """Check one block of one epoch."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)
@@ -80,5 +80,5 @@ def _check_start(lineages: Lineages, epoch: str, fork_seq: int, seq: int) -> Ite
         yield Finding("seq_gap", position.store, epoch, str(seq), seq, f"the epoch started after {fork_seq}")
 
 
-#: `Scatter` makes a step of every record, even if its body cannot be read.
+#: `Scatter` makes a step for every record, even if its body cannot be read.
 RULE = Rule("sequence", frozenset(), None, no_facts, BlockAuditor, sees_lost=True, from_beginning=True)

@@ -1,6 +1,7 @@
 """Counters: the counts that a snapshot states for a reader's queue match the history before it.
 
-The rule applies only to stores that have snapshots. The key is one queue; only open and parked deliveries are kept.
+The rule applies only to stores that have snapshots. The key is one queue; an auditor remembers only open and parked
+deliveries.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _new_state(fact: DeliveryFact) -> str | None:
 
 
 class CounterAuditor(Auditor):
-    """The open and parked deliveries of one queue."""
+    """Count the open and parked deliveries of one queue."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)

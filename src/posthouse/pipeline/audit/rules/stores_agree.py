@@ -18,7 +18,7 @@ TYPES = frozenset({"message.accepted", "outbox.done", "inbox.received"})
 
 
 class Sighting(msgspec.Struct, array_like=True):
-    """What one store states about the message of the key."""
+    """The message of the key, as one store describes it."""
 
     #: relay, outbox or inbox.
     kind: str
@@ -42,7 +42,7 @@ def _scatter(entry: Entry) -> Iterator[KeyedFact]:
 
 
 class CrossingAuditor(Auditor):
-    """One message in all stores."""
+    """Compare what all stores state about one message."""
 
     def __init__(self, lineages: Sequence[Lineage], key: str) -> None:
         super().__init__(NO_LINEAGE, key)

@@ -92,7 +92,7 @@ def _snapshots(state: dict[str, Any]) -> Iterator[KeyedFact]:
 
 
 class MeshAuditor(Auditor):
-    """One mesh, with its state at each message."""
+    """Replay one mesh and check the audience of each message to a topic."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)
@@ -154,7 +154,7 @@ class MeshAuditor(Auditor):
             self._blockers.get(ref, set()).discard(actor)
 
     def _rename(self, node: str, successor: str) -> None:
-        """Move everything of a key to its successor."""
+        """Transfer membership, access, subscriptions and blocks of a key to its successor."""
         self._revoked.discard(node)
         if node in self._members:
             self._members = self._members - {node} | {successor}
