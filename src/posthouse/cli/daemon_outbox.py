@@ -1,4 +1,4 @@
-"""`posthouse daemon outbox`: list, inspect, requeue and drop the rows of the outbox.
+"""`posthouse daemon outbox`: list, inspect, requeue, drop and withdraw the rows of the outbox.
 
 A requeued message goes to the same destination under a new client_message_id; the aborted row keeps the old one,
 which cannot be used again.
@@ -183,7 +183,7 @@ def withdraw(
     output.result(answer, f"{answer['message_id']} withdrawn: {effects[str(answer['state'])]}")
 
 
-app = noun("outbox", "List the messages sent from this host, requeue them or drop them.")
+app = noun("outbox", "List the messages sent from this host; requeue, drop or withdraw them.")
 app.command(ls, name="list")
 app.command(ls, name="ls", show=False)  # as in the other groups
 app.command(inspect, name="inspect")

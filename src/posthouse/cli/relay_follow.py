@@ -67,7 +67,7 @@ def follow(
 
 
 def _announce_once(output: Output, directory: Path, leader: str) -> Callable[[int], None]:
-    """Return a callback that prints, the first time, that the copy is complete."""
+    """Return a callback that reports once that the copy is complete; later calls do nothing."""
     from posthouse.relay.store.sqlite.store import COPY_NAME
 
     printed = False
