@@ -191,8 +191,8 @@ def set_(
 ) -> None:
     """Set a command that the daemon runs when mail for an agent arrives, for programs that have no hooks.
 
-    The command runs at most once in 30 seconds and for one minute, in your home directory, with POSTHOUSE_AGENT and
-    POSTHOUSE_NEW (the number of new messages) in its environment. It runs again later if it fails.
+    The command runs at most once every 30 seconds and for at most one minute, in your home directory, with
+    POSTHOUSE_AGENT and POSTHOUSE_NEW (the number of new messages) in its environment. If it fails, it runs again later.
 
     For example:
 

@@ -138,7 +138,7 @@ class Report:
 
     @property
     def level(self) -> Level:
-        """The worst finding; CRITICAL is worse than UNKNOWN, because it is known."""
+        """The worst level found; CRITICAL outranks UNKNOWN, because it is certain."""
         found = [level for level, _text in self._findings()]
         return Level.CRITICAL if Level.CRITICAL in found else max(found, default=Level.OK)
 

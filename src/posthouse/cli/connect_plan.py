@@ -1,7 +1,6 @@
 """Planning the changes of `posthouse connect`: the user's request, the files it names, and the change to each.
 
-A plan holds the content that it starts from; it is written only if the file still has it. Nothing here writes except
-`Plan.apply`.
+A plan holds the content that it was made from, and is applied only if the file still has it. Only `Plan.apply` writes.
 """
 
 from __future__ import annotations

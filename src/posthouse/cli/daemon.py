@@ -245,7 +245,7 @@ def accept_host(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Outpu
 def remint(
     *,
     abort_pending: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Abort messages that were not sent yet.")
+        bool, Parameter(negative=(), show_default=False, help="Abort messages that have not been sent yet.")
     ] = False,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
@@ -285,7 +285,7 @@ def rotate_key(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output
 
 
 def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """Replace the damaged outbox of a stopped daemon with a new one that has all rows that can be read.
+    """Replace the damaged outbox of a stopped daemon with a new one that has all readable rows.
 
     The damaged file is kept beside the new one. Messages that the relay already has are not duplicated.
 

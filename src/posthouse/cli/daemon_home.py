@@ -149,7 +149,7 @@ def _remove_home_key(directory: MeshDirectory, home_node: str) -> str | None:
 def leave(
     *,
     abort_pending: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Abort messages that were not sent yet.")
+        bool, Parameter(negative=(), show_default=False, help="Abort messages that have not been sent yet.")
     ] = False,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,

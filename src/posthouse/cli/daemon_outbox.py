@@ -28,7 +28,7 @@ def ls(
     *,
     failed: Annotated[bool, _SWITCH, Parameter(help="Only dead rows: refused for good, or expired.")] = False,
     pending: Annotated[bool, _SWITCH, Parameter(help="Only rows that wait to be sent.")] = False,
-    inflight: Annotated[bool, _SWITCH, Parameter(help="Only rows that are sent but not answered.")] = False,
+    inflight: Annotated[bool, _SWITCH, Parameter(help="Only rows that are sent but not acknowledged.")] = False,
     done: Annotated[bool, _SWITCH, Parameter(help="Only rows that the relay has stored.")] = False,
     aborted: Annotated[bool, _SWITCH, Parameter(help="Only rows that were requeued or dropped.")] = False,
     to: Annotated[str | None, Parameter(help="Only rows to this member or `#topic`.")] = None,

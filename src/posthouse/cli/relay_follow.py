@@ -1,4 +1,4 @@
-"""`posthouse relay follow` and `promote`: keep a copy of another relay's store, and make it the relay.
+"""`posthouse relay follow` and `promote`: keep a copy of another relay's store, and make the copy a relay's store.
 
 Both hold the lock of the directory, as a relay does: only one of `up`, `follow` and `promote` works in it.
 """

@@ -133,7 +133,7 @@ def down(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
 
 
 def stop_relay(data_dir: Path | None) -> int | None:
-    """Stop the relay of a directory and wait for its end; return its process, None if none runs."""
+    """Stop the relay of a directory and wait for its end; return its process id, None if none runs."""
     from posthouse.cli.detach import stop_process
     from posthouse.model.errors import error
 
