@@ -34,7 +34,7 @@ def test_unknown_command_is_a_usage_error_with_a_suggestion(cli: CommandLine) ->
 def test_option_before_the_command_is_told_where_it_belongs(cli: CommandLine, words: tuple[str, ...]) -> None:
     outcome = cli(*words)
     assert outcome.exit == Exit.USAGE
-    assert "stands where a command is expected" in outcome.err and "Write the command first" in outcome.err
+    assert "is given where a command is expected" in outcome.err and "Write the command first" in outcome.err
     assert "Did you mean" not in outcome.err
 
 

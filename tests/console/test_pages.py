@@ -274,7 +274,7 @@ async def test_health_shows_the_leader_the_followers_and_a_relay_that_is_lost(
         assert await person.violations() == []
         leader = None
         await person.open("/health")
-        await person.says("No relay leads", "#warnings")
+        await person.says("No relay is the leader", "#warnings")
 
 
 def _asked(value: Any) -> Any:

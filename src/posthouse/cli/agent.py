@@ -35,7 +35,7 @@ def add(
     ] = (),
     receipts: Annotated[
         bool | None,
-        Parameter(negative="--no-receipts", help="Whether senders learn that the agent has read a message."),
+        Parameter(negative="--no-receipts", help="Whether to send receipts to senders when the agent reads a message."),
     ] = None,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
@@ -95,7 +95,7 @@ def rename(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Rename an agent: its mail moves with it, and mail to the old name is refused with a note of the new name.
+    """Rename an agent: its mail moves with it; mail to the old name is refused, and the refusal names the new one.
 
     For example:
 
@@ -127,7 +127,7 @@ def retire(
 
 
 Names = Annotated[str, Parameter(completer=complete_agents, help="Names of the agents; by default the one you act as.")]
-Program = Annotated[str | None, Parameter(help="All agents of this program; they usually share an account.")]
+Program = Annotated[str | None, Parameter(help="All agents of this program; they usually share one usage limit.")]
 
 
 def pause(
@@ -139,7 +139,7 @@ def pause(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Hold the mail of agents until a time: nothing wakes them, and senders see the state.
+    """Hold the mail of agents until a time: nothing wakes them, and senders see that they are paused.
 
     When the pause ends, the mail that waited arrives one message at a time.
 
@@ -175,7 +175,7 @@ def resume(
     """
     with daemon_options.client() as daemon:
         agents = daemon.resume_agents(*names, program=program)
-    text = "\n".join(f"{agent.name} is awake" for agent in agents) or "none of them was paused"
+    text = "\n".join(f"{agent.name} is no longer paused" for agent in agents) or "no agent was paused"
     output.result({"items": agents}, text)
 
 
@@ -191,8 +191,8 @@ def set_(
 ) -> None:
     """Set a command that the daemon runs when mail for an agent arrives, for programs that have no hooks.
 
-    The command runs at most once in 30 seconds and for one minute, in your home directory, with POSTHOUSE_AGENT and
-    POSTHOUSE_NEW (the number of new messages) in its environment. It runs again later if it fails.
+    The command runs at most once every 30 seconds and for at most one minute, in your home directory, with
+    POSTHOUSE_AGENT and POSTHOUSE_NEW (the number of new messages) in its environment. If it fails, it runs again later.
 
     For example:
 

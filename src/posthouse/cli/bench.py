@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LOAD_GROUP = Group("Load", sort_key=2)
 _STORED_KIND = 1
 _EPHEMERAL_KIND = 20_000
-_EVENT_LIFETIME_S = 600  # stored events of a run expire then, and the relay removes them
+_EVENT_LIFETIME_S = 600  # stored events of a run expire after this time, and the relay removes them
 _CLEANUP_S = 60.0
 _POLL_S = 0.02
 
@@ -44,7 +44,7 @@ _POLL_S = 0.02
 @Parameter(name="*", group=_LOAD_GROUP)
 @dataclass(frozen=True)
 class Load:
-    """How much to send; part of the signature of every bench command."""
+    """The load of a run; part of the signature of every bench command."""
 
     messages: Annotated[int, Parameter(validator=Number(gte=1), help="Number of messages to send.")] = 1_000
     size: Annotated[int, Parameter(validator=Number(gte=1), help="Size of each message body in bytes.")] = 256
@@ -129,7 +129,7 @@ async def _temporary_endpoint(opened: Bus) -> AsyncIterator[str]:
 
 
 async def _wait_until_empty(opened: Bus, subject: str) -> None:
-    """Wait for the handler: unregistering turns the mail that is left into dead letters."""
+    """Wait until the handler has emptied the mailbox: unregistering would turn the rest into dead letters."""
     ends_at = time.monotonic() + _CLEANUP_S
     while (await opened.depths()).get(subject, 0) and time.monotonic() < ends_at:  # noqa: ASYNC110 - no callback
         await asyncio.sleep(_POLL_S)

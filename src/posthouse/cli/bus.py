@@ -159,7 +159,7 @@ def tap(
 async def watch_bus(
     bus: Bus, pattern: str, after: str | None, count: int | None, for_s: float | None, output: Output
 ) -> None:
-    """Show messages until `count` were shown, `for_s` seconds have passed, or Ctrl-C."""
+    """Show messages until `count` have been shown, `for_s` seconds have passed, or Ctrl-C."""
     import asyncio
     import contextlib
 
@@ -216,7 +216,7 @@ class EndpointHandler:
         self.left = count
 
     async def serve(self, bus: Bus, subject: str, owner: str | None, for_s: float | None) -> None:
-        """Serve until `count` messages were handled, `for_s` seconds have passed, or Ctrl-C."""
+        """Serve until `count` messages have been handled, `for_s` seconds have passed, or Ctrl-C."""
         import asyncio
         import contextlib
 
@@ -244,13 +244,13 @@ class EndpointHandler:
 
 
 def split_command(command: str) -> list[str]:
-    """Return the words of a command line; raise a usage error before any message is taken."""
+    """Return the words of a command line, or raise a usage error if it is empty or has unbalanced quotes."""
     import shlex
 
     try:
         words = shlex.split(command)
     except ValueError as failure:
-        raise error("usage", text=f"--run cannot be read: {failure}", hint="Check the quotes in it.") from failure
+        raise error("usage", text=f"--run cannot be parsed: {failure}", hint="Check the quotes in it.") from failure
     if not words:
         raise error("usage", text="--run names no program", hint="Give a program and its arguments.")
     return words

@@ -1,7 +1,7 @@
 """Administration of a bus: `posthouse bus endpoints`, `access`, `breakers`, `dead`, `metrics`, `rebuild`, `recover`.
 
-Without a verb each of the first four lists; its verbs make changes. The mailbox files are the source of truth;
-`rebuild` derives the index from them, and `recover` bus.db.
+Without a verb, each of the first four lists its items; its verbs change them. The mailbox files are the source of
+truth: `rebuild` derives the index from them, `recover` also derives bus.db.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def _payload(letter: Letter) -> str:
 
 
 async def _list_letters(bus: Bus, subject: str | None) -> tuple[list[Letter], list[str]]:
-    """Return the dead letters, and a line for each of their endpoints that refuses new mail because of them."""
+    """Return the dead letters, and a note for each endpoint that has too many of them to accept new mail."""
     from posthouse.bus.letter_counts import read_letter_counts
     from posthouse.model.reliability import letters_refusal
 
@@ -375,7 +375,7 @@ def recover(*, directory: BusDir = None, output: Output = PLAIN) -> None:
     root = Bus(directory).path
     aside = set_damaged_aside(root, system_clock().wall_ns() // SECOND_NS)
     if aside is not None:
-        output.note(f"bus.db was damaged; it is {aside} now")
+        output.note(f"bus.db was damaged and has been renamed to {aside}")
     endpoints, messages = with_bus(root, output, _recover)
     found = {"damaged": None if aside is None else str(aside), "endpoints": endpoints, "messages": messages}
     output.result(found, f"{count(endpoints, 'endpoint')}, {count(messages, 'message')} waiting")

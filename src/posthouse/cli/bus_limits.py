@@ -66,7 +66,7 @@ def _shown(value: Any) -> str:
 
 
 def broken_files(directory: Path) -> Iterator[tuple[str, PosthouseError]]:
-    """Yield the operator's files of a data directory that are broken, with the reason."""
+    """Yield each invalid operator file (access-rules.json, config.json) of a data directory, with its error."""
     from posthouse.bus.operator_files import read_regular_file
     from posthouse.model.access_rules import parse_rules
     from posthouse.model.errors import PosthouseError, error

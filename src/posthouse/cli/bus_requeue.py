@@ -1,8 +1,8 @@
 """`posthouse bus dead requeue`: publish dead letters again, one by its id or all that match.
 
 Dead letters are requeued oldest first. If an endpoint refuses one (open breaker, full mailbox), its other dead letters
-are skipped and stay, so that they keep their order. An open breaker is reported by its subject, and --reset-breakers
-closes it first: people requeue a dead letter because they have fixed its cause.
+stay dead, so that they keep their order. The output names each open breaker; --reset-breakers closes it first, because
+people usually requeue a dead letter after they have fixed its cause.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ def requeue_letters(
     endpoint: Annotated[str | None, Parameter(help="Requeue the dead letters of this endpoint.")] = None,
     reason: Annotated[str | None, Parameter(help="Only those whose reason contains this text.")] = None,
     all_: Annotated[
-        bool, Parameter(name="--all", negative=(), show_default=False, help="Requeue those of every endpoint.")
+        bool,
+        Parameter(name="--all", negative=(), show_default=False, help="Requeue the dead letters of every endpoint."),
     ] = False,
     reset_breakers: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Close the breakers of their endpoints first.")
+        bool, Parameter(negative=(), show_default=False, help="Close the circuit breakers of their endpoints first.")
     ] = False,
     directory: BusDir = None,
     output: Output = PLAIN,
@@ -62,11 +63,11 @@ class Requeued:
     """The result of a bulk requeue."""
 
     requeued: int = 0
-    #: dead letters without a message or its payload, and those that a process has requeued meanwhile
+    #: dead letters without a message or its payload, and those that another process has requeued meanwhile
     skipped: int = 0
     #: messages that stay dead, by the subject of their endpoint
     kept: dict[str, int] = field(default_factory=dict)
-    #: why the endpoint refuses them
+    #: reason for the refusal, by the subject of the endpoint
     refusals: dict[str, str] = field(default_factory=dict)
     #: subjects whose breaker is open
     open_breakers: list[str] = field(default_factory=list)

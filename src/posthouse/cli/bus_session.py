@@ -107,7 +107,7 @@ def read_payload(given: str, as_text: bool) -> Any:
 
 
 def plain_envelope(envelope: Envelope) -> Any:
-    """Return the message as JSON values, with the names of its file."""
+    """Return the message as JSON values, with the field names of its file."""
     import msgspec
 
     return msgspec.to_builtins(envelope)

@@ -221,7 +221,7 @@ def render(traffic: Traffic, path: str) -> RenderableType:
 
 
 def mailbox_row(mailbox: MailboxState) -> tuple[object, ...]:
-    """Return the row of one endpoint; work that takes too long is marked."""
+    """Return the row of one endpoint; messages that take more than SLOW_AFTER_S to handle are yellow."""
     from rich.text import Text
 
     circuit = Text(mailbox.circuit, _CIRCUIT_STYLES.get(mailbox.circuit, ""))

@@ -1,8 +1,8 @@
 """`posthouse check`: one line and an exit code about a relay or a daemon, for a monitoring system.
 
 Exit codes are those of monitoring plugins: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. The line ends with the measured
-values in their format of performance data. A value that cannot be read never counts as good: the result is UNKNOWN. A
-check changes nothing, and takes --timeout seconds at most.
+values in the plugins' performance data format. A value that cannot be read never counts as good: the result is
+UNKNOWN. A check changes nothing, and takes at most --timeout seconds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Measure:
     is_low_bad: bool = False
 
     def level_of(self, value: float) -> Level:
-        """Return how bad a value is."""
+        """Return the level that the thresholds give a value."""
         if self._is_beyond(value, self.critical):
             return Level.CRITICAL
         return Level.WARNING if self._is_beyond(value, self.warn) else Level.OK
@@ -82,7 +82,7 @@ class Measure:
         return f"{_plain(bound)}:" if self.is_low_bad else _plain(bound)
 
     def shown(self, value: float) -> str:
-        """Return a value for people."""
+        """Return a value with its unit, for people."""
         if self.unit is Unit.BYTES:
             return next((f"{value / size:.1f} {name}iB" for name, size in _SIZES if value >= size), f"{value:.0f} B")
         if self.unit is Unit.SECONDS:
@@ -100,7 +100,7 @@ RELAY_MEASURES = (
     Measure("queued", "unconfirmed messages"),
     Measure("dead", "dead letters that wait for a decision", warn=1),
     Measure("disk_free", "free space on the disk of the relay", Unit.BYTES, 5 * _GIB, _GIB, is_low_bad=True),
-    Measure("webhook_lag", "wait of the oldest event of a webhook", Unit.SECONDS, 10 * _MINUTE_S, _HOUR_S),
+    Measure("webhook_lag", "waiting time of the oldest event of a webhook", Unit.SECONDS, 10 * _MINUTE_S, _HOUR_S),
     Measure("full", "meshes that have reached a limit", warn=1),
     Measure("sweep", "time since the slowest sweeper finished a round", Unit.SECONDS, 2 * _HOUR_S, _DAY_S),
     Measure("connections", "open connections"),
@@ -138,7 +138,7 @@ class Report:
 
     @property
     def level(self) -> Level:
-        """The worst finding; CRITICAL is worse than UNKNOWN, because it is known."""
+        """The worst level found; CRITICAL outranks UNKNOWN, because it is certain."""
         found = [level for level, _text in self._findings()]
         return Level.CRITICAL if Level.CRITICAL in found else max(found, default=Level.OK)
 
@@ -151,7 +151,7 @@ class Report:
         return f"{self.service.upper()} {self.level.name} - {text}" + (f" | {performance}" if performance else "")
 
     def value(self) -> dict[str, Any]:
-        """Return the report for programs."""
+        """Return the report as JSON values."""
         return {
             "service": self.service,
             "state": self.level.name.lower(),
@@ -313,7 +313,7 @@ async def _check_relay(report: Report, options: RelayOptions, token_file: Path |
         series.add(0, await client.archive.metrics(token=read_token(token_file)))
     for name, metric in _RELAY_METRICS.items():
         found = [value for (each, _labels), value in series.newest.items() if each == metric]
-        if found:  # an earlier version of the relay lacks some, and a follower does not sweep
+        if found:  # earlier versions of the relay lack some metrics, and a follower does not sweep
             report.values[name] = max(found)
 
 

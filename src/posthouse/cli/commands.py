@@ -109,4 +109,4 @@ def noun(name: str, summary: str, version: str | None = None) -> App:
 
 def note_new_name(former: str, name: str, output: Output) -> None:
     """Print a note that a command has a new name; the former one is hidden and will be removed in 1.0."""
-    output.note(f"`posthouse {former}` is `posthouse {name}` now; the former name goes with 1.0")
+    output.note(f"`posthouse {former}` is now `posthouse {name}`; the former name will be removed in 1.0")

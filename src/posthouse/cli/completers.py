@@ -2,8 +2,8 @@
 
 The script of `posthouse completion` starts `posthouse __complete` with the words typed so far, which calls the
 completer of the argument: a function of this module, named in the argument's Parameter. The names come from the daemon,
-which answers without the relay. A failure offers nothing: cyclopts drops exceptions of a completer, so that no error is
-written into the line being typed. posthouse.cli.lock completes the names of locks, which only the relay has.
+which answers without the relay. If a completer fails, the shell offers no names: cyclopts drops the exception, so that
+no error is written into the line being typed. posthouse.cli.lock completes names of locks, which only the relay has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from posthouse.client.daemon import DaemonClient
 
-#: Seconds after which Tab offers nothing, because the daemon or the relay hangs.
+#: Time limit of a completer, in seconds: if the daemon or the relay hangs, the shell offers no names.
 PATIENCE_S = 10.0
 #: A candidate and the description that the shell may show next to it.
 Names = list[tuple[str, str]]

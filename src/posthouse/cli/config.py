@@ -53,7 +53,7 @@ class Settings(dict[str, Resolved]):
     """Every setting by name, with typed access to the values; the registry has checked their types."""
 
     def text(self, name: str) -> str:
-        """Return a setting that is text."""
+        """Return a text setting."""
         return str(self[name].value)
 
     def optional_text(self, name: str) -> str | None:
@@ -61,19 +61,19 @@ class Settings(dict[str, Resolved]):
         return None if self[name].value is None else self.text(name)
 
     def integer(self, name: str) -> int:
-        """Return a setting that is a whole number."""
+        """Return an integer setting."""
         return int(str(self[name].value))
 
     def number(self, name: str) -> float:
-        """Return a setting that is a number."""
+        """Return a numeric setting."""
         return float(str(self[name].value))
 
     def is_on(self, name: str) -> bool:
-        """Return a setting that is true or false."""
+        """Return a boolean setting."""
         return bool(self[name].value)
 
     def path(self, name: str) -> Path:
-        """Return a setting that is a path, with `~` expanded."""
+        """Return a path setting, with `~` expanded."""
         return Path(self.text(name)).expanduser()
 
     def optional_path(self, name: str) -> Path | None:
@@ -168,12 +168,14 @@ def _hint(setting: Setting) -> Any:
 
 Pairs = Annotated[
     tuple[str, ...],
-    Parameter(name="--set", negative=(), show_default=False, help="Show the settings as if this flag were given."),
+    Parameter(
+        name="--set", negative=(), show_default=False, help="Show the settings as if NAME=VALUE were given as a flag."
+    ),
 ]
 
 
 def config(
-    name: Annotated[str, Parameter(show_default=False, help="A setting, or the beginning of several names.")] = "",
+    name: Annotated[str, Parameter(show_default=False, help="A setting, or a prefix of several names.")] = "",
     /,
     *,
     set_: Pairs = (),

@@ -80,7 +80,7 @@ def connect(
     if wake and not remove:
         output.note(request.hooks.note)
         if not request.has_server_file():
-            output.note(f"the agent reads its mail with the MCP server, which this command adds:\n{request.command}")
+            output.note(f"the agent needs the MCP server to read its mail; this command adds it:\n{request.command}")
     return 0
 
 
@@ -143,7 +143,7 @@ def _add_agent(request: Request, output: Output) -> None:
     except PosthouseError as failure:
         if failure.code != "daemon_unreachable":
             raise
-        output.note(f"no daemon runs; after `posthouse up` and the first session others reach the agent as {name}")
+        output.note(f"no daemon runs; after `posthouse up` and its first session, others reach the agent as {name}")
     else:
         output.note(f"others reach the agent as {name}: posthouse send {name} 'hello'")
 
@@ -191,7 +191,7 @@ def _show_status(request: Request, output: Output, *, wake: bool) -> int:
 def _check_server(request: Request) -> Finding:
     program, name, entry = request.program, request.name, request.entry
     if not request.has_server_file():
-        return warn("server", f"{program.title} keeps it where only its own command looks", f"Run `{request.command}`.")
+        return warn("server", f"{program.title} keeps the entry itself: not checked", f"Run `{request.command}`.")
     try:
         plan = plan_change(request.server_file(), lambda text: set_server(program, text, name, entry))
     except PosthouseError as failure:
@@ -214,7 +214,7 @@ def _check_hooks(request: Request) -> Finding:
 
 
 def _check_daemon(request: Request) -> list[Finding]:
-    """Run a hook that changes nothing, and report the daemon's answer about this program's sessions."""
+    """Run a hook that changes nothing, and report the sessions of this program that the daemon knows."""
     line = request.line()("status")
     try:
         done = subprocess.run(["/bin/sh", "-c", line], input=b"{}", capture_output=True, timeout=SHORT_S)

@@ -41,7 +41,7 @@ class AgentProgram:
 
 
 def below_home(*parts: str, variable: str | None = None) -> Locate:
-    """Return a locator of a file in the home; `variable` may replace the home and the first part."""
+    """Return a locator of a file in the home; an environment variable, if set, replaces the home and the first part."""
 
     def locate(home: Path, project: Path, environ: Mapping[str, str]) -> ConfigFile:
         given = environ.get(variable) if variable is not None else None

@@ -68,7 +68,7 @@ class ConfigFile:
         try:
             _write_new(directory, temporary, data, _NEW_FILE if before is None else before.mode)
         except OSError as failure:
-            failure.filename = str(self.path)  # the name of the temporary file would say nothing to the user
+            failure.filename = str(self.path)  # the name of the temporary file would mean nothing to the user
             raise
         try:
             if before is None:

@@ -1,11 +1,11 @@
 """The hooks of coding agents: which events each program offers, where it stores them, and the command they run.
 
-A line of a hook ends with exit code 0 if posthouse is no longer installed: Claude Code wakes its model again and again
-for a hook that cannot start. It ends with `exec`, so that the process of the hook is a child of the program. Other
-hooks of the same event stay; ours are recognized by their command.
+The command line of a hook exits with 0 if posthouse is no longer installed, because Claude Code wakes its model again
+and again for a hook that cannot start. It ends with `exec`, so that the process of the hook is a child of the program.
+Other hooks of the same event stay; ours are recognized by their command.
 
 If you add a program: 1. check events, fields and units against its documentation, and with the program itself if you
-can; 2. daemon.wake.programs makes its answers; 3. the table in docs/how-to/agent-hooks.md.
+can; 2. add its answers to daemon.wake.programs; 3. add it to the table in docs/how-to/agent-hooks.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WAITER_S = 86_400
 WAIT = "wait"
 _GROUP = "hooks"
 _OURS = re.compile(r"\bhook (?:claude-code|codex|gemini-cli|cursor) [a-z-]+\b")
-#: returns the line of the hook for an event of posthouse
+#: returns the command line of the hook for an event of posthouse
 Line = Callable[[str], str]
 
 
@@ -43,7 +43,7 @@ class HookFile:
     items: Mapping[str, Callable[[Line], dict[str, Any]]]
     #: fields that the file needs besides its hooks
     head: Mapping[str, Any]
-    #: notes for the user
+    #: note for the user
     note: str
 
     def edit(self, text: str, line: Line) -> str:
@@ -70,13 +70,13 @@ def is_ours(item: Any) -> bool:
 
 
 def commands_of(item: Any) -> list[str]:
-    """Return the commands of an item: its own, or those of the group that it is."""
+    """Return the commands of an item: its own, and those in its `hooks` array if it is a group."""
     found = [item, *item.get("hooks", [])] if isinstance(item, dict) and isinstance(item.get("hooks", []), list) else []
     return [each["command"] for each in found if isinstance(each, dict) and isinstance(each.get("command"), str)]
 
 
 def hook_line(program: str, words: tuple[str, ...], agent: str | None, directory: Path | None) -> Line:
-    """Return a maker of the lines for a program: `words` start posthouse."""
+    """Return a function that makes the command lines of a program's hooks; `words` is the command of posthouse."""
     path = shutil.which("posthouse")
     if path is not None and (path,) == words:
         words = ("posthouse",)
@@ -91,7 +91,7 @@ def hook_line(program: str, words: tuple[str, ...], agent: str | None, directory
 
 
 def _group(*events: str, matcher: str | None = None, unit_s: int = 1, **extra: Any) -> Callable[[Line], dict[str, Any]]:
-    """Return a maker of a group of commands; `unit_s` is how many units of the timeout make a second."""
+    """Return a function that makes a group of commands; `unit_s` is the number of timeout units in a second."""
 
     def item(line: Line) -> dict[str, Any]:
         started = [{"type": "command", "command": line(event), **_limits(event, unit_s), **extra} for event in events]

@@ -211,7 +211,7 @@ def remove_items(text: str, group: str, name: str, is_ours: IsOurs, *, is_lenien
 
 
 def _items(root: Node, group: str, name: str) -> tuple[Any, list[Any]]:
-    """Return a copy of the whole value, and in it the array `group`.`name`."""
+    """Return a copy of the whole value, and the array `group`.`name` inside that copy."""
     expected = copy.deepcopy(root.value)
     parent = expected.setdefault(group, {})
     items = parent.setdefault(name, []) if isinstance(parent, dict) else None
@@ -268,7 +268,7 @@ def _add_item(text: str, root: Node, group: str, name: str, item: Any) -> str:
 
 
 def _insert(text: str, parent: Node, name: str | None, value: Any) -> str:
-    """Add a member after the last one of an object, or an item to an array if it has no name; below the comments."""
+    """Add a member to an object, or without a name an item to an array: at the end, below any comments."""
     newline, outer = _newline(text), _indent_at(text, parent.start)
     inside = parent.items or list(parent.members.values())
     last = inside[-1] if inside else None

@@ -1,7 +1,6 @@
 """Planning the changes of `posthouse connect`: the user's request, the files it names, and the change to each.
 
-A plan holds the content that it starts from; it is written only if the file still has it. Nothing here writes except
-`Plan.apply`.
+A plan holds the content that it was made from, and is applied only if the file still has it. Only `Plan.apply` writes.
 """
 
 from __future__ import annotations
@@ -51,8 +50,10 @@ class Plan:
 
     @property
     def finding(self) -> str:
-        """The report of a check if the file would change."""
-        return f"{self.file.path} " + ("does not exist" if self.before is None else "is not as connect would write it")
+        """The finding of `--status` if the file would change."""
+        return f"{self.file.path} " + (
+            "does not exist" if self.before is None else "differs from what connect would write"
+        )
 
     def apply(self) -> Path | None:
         """Write the file; return the path of the backup, if there was a file before."""
@@ -155,14 +156,14 @@ class Request:
         return self.hooks.files[self.scope or self.program.default](user_home(), Path.cwd(), os.environ)
 
     def line(self) -> Line:
-        """Return the maker of the lines that hooks run."""
+        """Return the function that makes the command lines of hooks."""
         from posthouse.cli.service_units import program
 
         return hook_line(self.tool, program(), self.agent, hook_directory(self.daemon_options))
 
 
 def hook_directory(daemon_options: DaemonOptions) -> Path | None:
-    """Return the directory of the daemon for hooks, or None if hooks find it themselves."""
+    """Return the directory of the daemon for hooks, or None if it is the default one."""
     from posthouse.files import HOME_ENV
 
     is_default = daemon_options.directory is None and not os.environ.get(HOME_ENV)

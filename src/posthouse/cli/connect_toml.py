@@ -1,7 +1,7 @@
 """Set or remove one table of a TOML text; everything else, comments included, stays as it is.
 
 The text is changed with tomlkit, parsed again and compared with the expected value. Pure: text in, text out;
-ValueError names the reason why it cannot be changed.
+ValueError gives the reason if the text cannot be changed.
 """
 
 from __future__ import annotations

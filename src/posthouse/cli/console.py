@@ -1,7 +1,7 @@
-"""`posthouse console`: pages in the browser for people who watch over agents.
+"""`posthouse console`: pages in the browser for people who supervise agents.
 
-The console is a client: it listens on loopback while the command runs and uses daemon and relay with the rights of
-this user's key. Nothing new listens on a relay or a daemon.
+The console is a client: it listens on loopback while the command runs, and uses the daemon and the relay with the
+rights of this user's key. Relay and daemon open no additional ports.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def _serve(
         loop.add_signal_handler(number, ended.set)
     await server.start()
     if daemon_state(daemon_options.location()) is DaemonState.ABSENT:
-        output.note("no daemon runs on this host: its part of the pages stays empty until `posthouse up` starts it")
+        output.note("no daemon runs on this host: parts of the pages stay empty until `posthouse up` starts it")
     try:
         _announce(server, output, opens_browser=opens_browser)
         if sys.stdin is not None and sys.stdin.isatty():

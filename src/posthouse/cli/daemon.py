@@ -1,6 +1,6 @@
 """`posthouse daemon`: start and stop the daemon of this host, show its state and log, repair its identity or outbox.
 
-`down` finds the process through the credentials of the socket, because a pid file may be older than its process.
+`down` finds the process through the credentials of the socket, because a pid file may be stale.
 `accept-host`, `remint` and `recover` work on the directory of a daemon that does not run.
 """
 
@@ -40,14 +40,14 @@ _SWITCH = Parameter(negative=(), show_default=False)
 def up(
     *,
     relay: Annotated[
-        str | None, Parameter(help="Address of the relay. Default: the last one, else where the mesh was joined.")
+        str | None, Parameter(help="Address of the relay. Default: the one used last, else where the mesh was joined.")
     ] = None,
     foreground: Annotated[bool, _SWITCH, Parameter(help="Stay in the foreground until Ctrl-C or SIGTERM.")] = False,
     ephemeral: Annotated[
         bool, _SWITCH, Parameter(help="Use a key that is discarded when the daemon ends; the default in CI.")
     ] = (False),
     ttl: Annotated[str | None, Parameter(help="Stop an ephemeral daemon after this time, such as 2h.")] = None,
-    persistent: Annotated[bool, _SWITCH, Parameter(help="Keep the key in the directory; the default elsewhere.")] = (
+    persistent: Annotated[bool, _SWITCH, Parameter(help="Keep the key in the directory; the default outside CI.")] = (
         False
     ),
     no_tcp: Annotated[bool, _SWITCH, Parameter(help="Listen on the Unix socket only.")] = False,
@@ -245,7 +245,7 @@ def accept_host(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Outpu
 def remint(
     *,
     abort_pending: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Abort messages that were not sent yet.")
+        bool, Parameter(negative=(), show_default=False, help="Abort messages that have not been sent yet.")
     ] = False,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
@@ -285,7 +285,7 @@ def rotate_key(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output
 
 
 def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """Replace the damaged outbox of a stopped daemon with a new one that has all rows that can be read.
+    """Replace the damaged outbox of a stopped daemon with a new one that has all readable rows.
 
     The damaged file is kept beside the new one. Messages that the relay already has are not duplicated.
 
@@ -327,7 +327,7 @@ def hooks(
     with daemon_options.client() as daemon:
         if retry is not None or drop is not None:
             changed = daemon.change_parked(retry or drop or "", "drop" if retry is None else "retry")
-            verb = "given up" if retry is None else "tried again"
+            verb = "discarded" if retry is None else "retried"
             output.result(changed, f"{changed['count']} events of {changed['hook']} are {verb}")
             return
         found = daemon.event_hooks()

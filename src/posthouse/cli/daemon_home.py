@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def ps(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """List the meshes of the running daemon: state, name of this host, relay, and why one has failed.
+    """List the meshes of the running daemon: state, name of this host, relay, and the reason for a failure.
 
     For example:
 
@@ -125,7 +125,7 @@ def _grant(directory: MeshDirectory, node: str, home: Path) -> str:
 
 
 def _relay_of(directory: MeshDirectory, key: Path) -> RelayOptions:
-    """Return how to reach the relay of a mesh: where the daemon reaches it."""
+    """Return the options for the relay of a mesh, with the address that the daemon uses."""
     from posthouse.cli.daemon_start import recorded_relay
 
     return RelayOptions(relay=recorded_relay(directory.root), key_file=key)
@@ -149,7 +149,7 @@ def _remove_home_key(directory: MeshDirectory, home_node: str) -> str | None:
 def leave(
     *,
     abort_pending: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Abort messages that were not sent yet.")
+        bool, Parameter(negative=(), show_default=False, help="Abort messages that have not been sent yet.")
     ] = False,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,

@@ -1,4 +1,4 @@
-"""`posthouse daemon outbox`: list, inspect, requeue and drop the rows of the outbox.
+"""`posthouse daemon outbox`: list, inspect, requeue, drop and withdraw the rows of the outbox.
 
 A requeued message goes to the same destination under a new client_message_id; the aborted row keeps the old one,
 which cannot be used again.
@@ -28,7 +28,7 @@ def ls(
     *,
     failed: Annotated[bool, _SWITCH, Parameter(help="Only dead rows: refused for good, or expired.")] = False,
     pending: Annotated[bool, _SWITCH, Parameter(help="Only rows that wait to be sent.")] = False,
-    inflight: Annotated[bool, _SWITCH, Parameter(help="Only rows that are sent but not answered.")] = False,
+    inflight: Annotated[bool, _SWITCH, Parameter(help="Only rows that are sent but not acknowledged.")] = False,
     done: Annotated[bool, _SWITCH, Parameter(help="Only rows that the relay has stored.")] = False,
     aborted: Annotated[bool, _SWITCH, Parameter(help="Only rows that were requeued or dropped.")] = False,
     to: Annotated[str | None, Parameter(help="Only rows to this member or `#topic`.")] = None,
@@ -183,7 +183,7 @@ def withdraw(
     output.result(answer, f"{answer['message_id']} withdrawn: {effects[str(answer['state'])]}")
 
 
-app = noun("outbox", "List the messages sent from this host, requeue them or drop them.")
+app = noun("outbox", "List the messages sent from this host; requeue, drop or withdraw them.")
 app.command(ls, name="list")
 app.command(ls, name="ls", show=False)  # as in the other groups
 app.command(inspect, name="inspect")

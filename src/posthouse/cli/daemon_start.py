@@ -152,7 +152,7 @@ def _load_values(directory: Path, flags: Mapping[str, Any]) -> Settings:
 
 
 def _relay(values: Settings, mesh: str, directory: Path, given: str | None) -> str:
-    """Return the relay: from the option, the mesh's own file, the membership of the mesh, or the setting."""
+    """Return the relay: from the option, else the mesh's own file, its membership, or the setting."""
     from posthouse.client import Memberships, parse_relay_url
 
     is_named = given is not None or recorded_relay(directory) is not None
@@ -194,7 +194,7 @@ async def _serve(settings: DaemonSettings, on_ready: Callable[[Daemon], None]) -
 
 
 def ensure_daemon(options: StartOptions, flags: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of the daemon, which serves the mesh; start it in the background if none runs."""
+    """Make the daemon serve the mesh, starting it in the background if none runs; return its description."""
     from posthouse.cli.detach import start_detached
 
     running = _join_running(options)
@@ -227,7 +227,7 @@ def _join_running(options: StartOptions) -> dict[str, Any] | None:
 
 
 def daemon_pid(daemon_options: DaemonOptions) -> int | None:
-    """Return the process that owns the socket, from the kernel: a pid file may be older than its process."""
+    """Return the id of the process that owns the socket, as the kernel reports it: a pid file may be stale."""
     from posthouse.client.daemon.locate import SocketAddress
 
     location = daemon_options.location()

@@ -98,7 +98,7 @@ _POLL_S = 0.02
 
 
 def stop_process(pid: int, *, slow: str) -> None:
-    """Send SIGTERM and wait until the process has ended; `slow` is the code of the error if it has not by then."""
+    """Send SIGTERM and wait until the process has ended; `slow` is the code of the error if it does not in time."""
     if not hasattr(os, "pidfd_open"):
         os.kill(pid, signal.SIGTERM)
         _poll_until_ended(pid, slow)

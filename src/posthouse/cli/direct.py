@@ -22,20 +22,18 @@ if TYPE_CHECKING:
     from posthouse.client import Client, Delivery, Mailbox
     from posthouse.keys import NodeKey
 
-#: The group of options about work without a daemon.
+#: The group of the options that apply without a daemon.
 WITHOUT_DAEMON = Group("Without a daemon", sort_key=5)
 _SWITCH = Parameter(negative=(), show_default=False)
 _WINDOW = 50
 #: The option of commands that can work without a daemon.
-Direct = Annotated[
-    bool, _SWITCH, Parameter(group=WITHOUT_DAEMON, help="Use the relay itself, whether or not a daemon runs.")
-]
+Direct = Annotated[bool, _SWITCH, Parameter(group=WITHOUT_DAEMON, help="Connect to the relay, even if a daemon runs.")]
 
 
 @Parameter(name="*", group=WITHOUT_DAEMON)
 @dataclass(frozen=True)
 class DirectReading:
-    """How to read a queue without a daemon."""
+    """The options for reading a queue without a daemon."""
 
     direct: Direct = False
     count: Annotated[int | None, Parameter(validator=Number(gte=1), help="Stop after this many messages.")] = None
@@ -68,7 +66,10 @@ def receive(reading: DirectReading, mesh_options: MeshOptions, output: Output) -
 
 @contextmanager
 def _only_reader(key: NodeKey, mesh: str) -> Iterator[None]:
-    """Keep the daemon of this home from receiving for a key until the block ends; raises daemon_has_it if it does."""
+    """Keep the daemon of this home from receiving for a key until the block ends.
+
+    Raises daemon_has_it if the daemon already receives for it.
+    """
     from posthouse.client.daemon.locate import daemon_address
     from posthouse.daemon.directory import DaemonDirectory
     from posthouse.keys import keyfile

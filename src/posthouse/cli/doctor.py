@@ -110,7 +110,9 @@ def check_inotify() -> Iterator[Finding]:
     for name, least in (("max_user_watches", _MIN_WATCHES), ("max_user_instances", _MIN_INSTANCES)):
         path = _INOTIFY / name
         if not path.exists():
-            yield warn(f"inotify {name}", "unknown", "Without inotify the bus uses watchfiles, which reports later.")
+            yield warn(
+                f"inotify {name}", "unknown", "Without inotify the bus uses watchfiles, which reports changes later."
+            )
             continue
         value = int(path.read_text())
         if value < least:
@@ -127,7 +129,7 @@ def check_inotify_use() -> Finding:
         return ok(name, "unknown")
     most, used = int(path.read_text()), _inotify_instances()
     if used >= most * _NEAR_LIMIT:
-        hint = f"End programs that watch files, or run `sysctl fs.inotify.max_user_instances={2 * most}` as root."
+        hint = f"Close programs that watch files, or run `sysctl fs.inotify.max_user_instances={2 * most}` as root."
         return warn(name, f"{used} of {most}", hint)
     return ok(name, f"{used} of {most}")
 

@@ -30,10 +30,10 @@ _INTERRUPTED = 130
 def run(words: Sequence[str]) -> int | Sequence[str]:
     """Send and return the exit code, or return the words for the full command."""
     given = _given(words)
-    if given is None or sys.stdout is None:  # a closed stdout: the whole command opens another one
+    if given is None or sys.stdout is None:  # a closed stdout: the full command opens another one
         return words
     agent = given.pop("", os.environ.get("POSTHOUSE_AGENT", ""))
-    if not (agent.isascii() and agent.isprintable()):  # not a header
+    if not (agent.isascii() and agent.isprintable()):  # not valid in a header
         return words
     headers = {"Content-Type": "application/json"} | ({"Posthouse-Agent": agent} if agent else {})
     message_id = given.setdefault("client_message_id", os.urandom(16).hex())

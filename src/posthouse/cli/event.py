@@ -37,7 +37,7 @@ EventTags = Annotated[
     ),
 ]
 
-#: A cursor is base64 for URLs, so it may begin with a hyphen.
+#: A cursor is URL-safe base64, so it may begin with a hyphen.
 PageCursor = Annotated[
     str | None, Parameter(allow_leading_hyphen=True, help="Cursor of the previous page: continue there.")
 ]
@@ -73,7 +73,7 @@ _MANY = Parameter(negative=(), show_default=False)
 @Parameter(name="*", group=_GROUP)
 @dataclass(frozen=True)
 class EventFilter:
-    """Which events to select: every condition must hold; an option that is repeated matches any of its values."""
+    """Selects the events that match every given option; a repeated option matches any of its values."""
 
     kind: Annotated[tuple[int, ...], _MANY, Parameter(help="Event kind. Repeatable.")] = ()
     author: Annotated[
@@ -145,7 +145,7 @@ def event_row(client: Client, stored: Stored | Received) -> tuple[str, ...]:
 
 
 def created(event: Event) -> str:
-    """Return the creation time that the event claims."""
+    """Return the creation time that the author claims, as text."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(event.created_at_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -366,7 +366,7 @@ def pointer(
 ) -> None:
     """Show the newest event that was written under the fence of a resource, across all authors.
 
-    The event with the highest fencing token counts: the last write of the latest lock holder.
+    This is the event with the highest fencing token: the last write of the latest lock holder.
 
     For example:
 
@@ -414,7 +414,7 @@ def delete(
     value = {"deletions": [each.event.id for each in published], "deleted": deleted}
     output.result(value, f"deleted {deleted} event{'' if deleted == 1 else 's'}")
     if deleted < len(ids):
-        output.note("ids that the relay does not know are blocked in case they arrive; those of other authors stay")
+        output.note("unknown ids are blocked in case their events arrive later; events of other authors stay")
 
 
 app = noun("event", "Publish signed events to a relay, query, follow and delete them.")

@@ -93,7 +93,7 @@ def _as_usage(failure: CycloptsError) -> PosthouseError:
     text, hint = str(failure).strip(), f"Run `{command} --help` to see arguments and examples."
     word = failure.unused_tokens[0] if isinstance(failure, UnknownCommandError) and failure.unused_tokens else ""
     if word.startswith("-"):
-        text = f"the option {word} stands where a command is expected"
+        text = f"the option {word} is given where a command is expected"
         hint = f"Write the command first, then its options; `{command} --help` lists the commands."
     code = "check_usage" if command.startswith("posthouse check") else "usage"  # its exit codes have other meanings
     return error(code, text=text, hint=hint)
@@ -121,7 +121,7 @@ def _has_directory() -> bool:
 
 
 def _not_utf8(failure: Exception) -> PosthouseError | None:
-    """Return the error for bytes that Python could not decode: it keeps them as surrogates, which no message has."""
+    """Return the error for bytes that Python could not decode: it keeps them as surrogates, which cannot be encoded."""
     if isinstance(failure, UnicodeEncodeError) and failure.reason == "surrogates not allowed":
         return error("text_not_utf8")
     return None
@@ -201,7 +201,7 @@ def _silence(stream: TextIO) -> None:
 
 
 def _open_missing_streams() -> None:
-    """Open /dev/null where stdin, stdout or stderr is closed: else the first store that is opened takes its place."""
+    """Open /dev/null where stdin, stdout or stderr is closed: else the first store to be opened gets its descriptor."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one

@@ -1,9 +1,9 @@
 """`posthouse guard`: keep agents off files that other agents have reserved.
 
 Two guards ask the daemon before a write: a PreToolUse hook of Claude Code before it edits a file, and a git pre-commit
-hook before a commit. Both allow a write when there is nothing to ask (no daemon, no repository), with one line of
-output, and refuse it if the check fails. A person, without POSTHOUSE_AGENT, is warned and never stopped. Files that a
-shell writes are only checked at the commit.
+hook before a commit. Without a daemon or a repository both allow the write, with one line of output; if the check
+fails they refuse it. A person (no POSTHOUSE_AGENT) is warned and never stopped. Files that a shell writes are only
+checked at the commit.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 OFF = "POSTHOUSE_GUARD"
 _OFF_HINT = f"Set {OFF}=off to switch the guard off."
-_NOT_SEEN = "Files that a shell writes are seen only when they are committed."
+_NOT_SEEN = "Files that a shell writes are checked only when they are committed."
 _HOOK_NAME = "pre-commit"
 _CHAINED = "pre-commit.posthouse-chained"
 _MARK = "# posthouse guard: asks whether another agent has reserved a staged file"
 _SCRIPT = """\
 #!/bin/sh
 {mark}
-command -v {command} >/dev/null || {{ echo "posthouse guard: posthouse is gone; nothing was checked" >&2; {rest}; }}
+command -v {command} >/dev/null || {{ echo "posthouse guard: posthouse not found; nothing checked" >&2; {rest}; }}
 {check} || exit $?
 {rest}
 """
@@ -46,7 +46,7 @@ _REST = f'next="$(dirname "$0")/{_CHAINED}"; if [ -x "$next" ]; then exec "$next
 def install(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Install the guard for Claude Code, and inside a git repository as its pre-commit hook.
 
-    A pre-commit hook that exists is run after the check. Agents in other programs are only checked when they commit.
+    An existing pre-commit hook runs after the check. Agents in other programs are only checked when they commit.
 
     For example:
 
@@ -131,7 +131,7 @@ def _repository() -> Path | None:
 
 
 def _hooks_directory(top: Path) -> Path:
-    """Return where git looks for hooks, which core.hooksPath may change."""
+    """Return the directory in which git looks for hooks; core.hooksPath may change it."""
     found = _git("rev-parse", "--git-path", "hooks", folder=top)
     return (top / str(found)).resolve()
 
@@ -166,7 +166,7 @@ def _install_git(hooks: Path, daemon_options: DaemonOptions) -> str:
     script = _SCRIPT.format(mark=_MARK, command=shlex.quote(words[0]), check=shlex.join(words), rest=_REST)
     if hook.exists() and _MARK not in hook.read_text(errors="replace"):
         if chained.exists():
-            raise error("guard_failed", reason=f"{chained} is there already", hint="Move it away and try again.")
+            raise error("guard_failed", reason=f"{chained} already exists", hint="Move it away and try again.")
         hook.rename(chained)
     elif hook.exists() and hook.read_text() == script:
         return ""

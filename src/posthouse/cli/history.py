@@ -34,7 +34,7 @@ def find_lake() -> Lookup | None:
     settings = load_settings()
     location, path = settings.text("pipeline.lake"), settings.path("pipeline.lake")
     if ("://" not in location and not path.is_dir()) or find_spec("deltalake") is None:
-        return None  # without the pipeline, which takes a moment to import
+        return None  # does not import the pipeline, which takes a moment
     from posthouse.pipeline.lake import Lake
     from posthouse.pipeline.lake.lookup import Lookup
 
@@ -101,7 +101,7 @@ def _messages_in_lake(
 
 
 def _wanted(of: str, own: str, agent: str, names: dict[str, str]) -> tuple[Callable[[Event], bool], str]:
-    """Return a predicate for the messages of a conversation of `agent`, and a text that occurs in their JSON."""
+    """Return a predicate for the messages of a conversation of `agent`, and a text that their JSON must contain."""
     if of.startswith("#"):
         topic = of.removeprefix("#")
         return (lambda event: event.value("t") == topic), topic

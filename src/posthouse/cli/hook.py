@@ -1,10 +1,10 @@
 """The fast path of `posthouse hook PROGRAM EVENT`, which a coding agent runs at the events of its session.
 
 The hook passes its input to the daemon and prints the answer; the daemon writes the program's JSON. An answer never has
-the text of a message. A hook must never disturb the program: within one second it ends with exit code 0, silent if the
-daemon is down. Only `wait` stays, until the daemon answers or the program is gone; and only `guard` may refuse an edit,
-if the daemon says so or the check fails. This module loads nothing heavier than `socket`: a program runs it after every
-tool call.
+the text of a message. A hook must never disturb the program: within one second it ends with exit code 0, silently if
+the daemon is down. Only `wait` runs longer, until the daemon answers or the program has ended; and only `guard` may
+refuse an edit, if the daemon says so or the check fails. This module loads nothing heavier than `socket`: a program
+runs it after every tool call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 
 from posthouse.client.daemon.bare_http import WATCH_S, Answer, connect, default_directory, exchange
 
-TYPE_CHECKING = False  # see posthouse.cli.main
+TYPE_CHECKING = False  # see posthouse.lazy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -27,11 +27,11 @@ INPUT_MAX_BYTES = 65_536
 _INPUT_READ_BYTES = 1 << 26  # a tool's result can be large; longer input is ignored altogether
 _FIELD_MAX_CHARS = 4_096
 _NO_INPUT = b"{}"
-_PARENT = os.getppid()  # the program: the line of a hook ends with `exec`
+_PARENT = os.getppid()  # the coding agent: the command line of a hook ends with `exec`
 
 
 def run(words: Sequence[str]) -> int | Sequence[str]:
-    """Run one hook and return its exit code; the words themselves if they are not a program, an event and options."""
+    """Run one hook and return its exit code, or return the words if they are not a program, an event and options."""
     if len(words) < 2 or not {"--help", "-h", "--json", "--debug"}.isdisjoint(words):
         return words
     program, event, *rest = words
@@ -74,7 +74,7 @@ def _ask(directory: str, target: str, body: bytes, deadline: float) -> Answer:
 
 
 def _inbox_headers() -> dict[str, str]:
-    """Return headers with the inbox socket of an interactive Claude Code session, for when it has no waiter."""
+    """Return headers with the inbox socket of an interactive Claude Code session, used if it has no waiter."""
     if os.environ.get("CLAUDE_CODE_ENTRYPOINT") != "cli":
         return {}
     given = (os.environ.get(f"CLAUDE_CODE_MESSAGING_{name}", "") for name in ("SOCKET", "TOKEN"))
@@ -117,7 +117,7 @@ def _wait(program: str, directory: str, target: str) -> int:
 
 
 def _guard(directory: str, target: str) -> int:
-    """Ask whether the program may write a file; a daemon that is down allows it, one that fails does not."""
+    """Ask the daemon whether the program may write a file: yes if no daemon runs, no if the check fails."""
     if os.environ.get("POSTHOUSE_GUARD") == "off":
         return 0
     deadline = time.monotonic() + GUARD_S

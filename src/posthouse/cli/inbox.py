@@ -44,7 +44,7 @@ _GROUP = Group("Filter", sort_key=3)
 @Parameter(name="*", group=_GROUP)
 @dataclass(frozen=True)
 class MailFilter:
-    """Which mail to show; all conditions must hold."""
+    """Selects the mail that meets every given condition."""
 
     sender: Annotated[
         str | None, Parameter(name="--from", completer=complete_members, help="Only mail from this member.")
@@ -53,7 +53,7 @@ class MailFilter:
     after: Annotated[str | None, Parameter(help="Only mail after this id or time (2026-01-31T09:30:00Z).")] = None
     before: Annotated[str | None, Parameter(help="Only mail before this id or time.")] = None
     thread: Annotated[str | None, Parameter(help="Only mail in the thread of this message.")] = None
-    search: Annotated[str | None, Parameter(help='Only mail with these words, "phrases" or beginnings*.')] = None
+    search: Annotated[str | None, Parameter(help='Only mail with these words, "phrases" or prefixes*.')] = None
 
     def filter(self) -> MailConditions:
         """Return the conditions in the form of the daemon client."""
@@ -69,7 +69,7 @@ class MailFilter:
 
     @property
     def is_empty(self) -> bool:
-        """True without any condition."""
+        """True if no condition is given."""
         return all(value is None for value in self.filter().values())
 
 
@@ -188,7 +188,7 @@ def wait(
     ] = False,
     reader: Annotated[
         str | None,
-        Parameter(help="Use a cursor of this name: shows all mail, read or not, and leaves it as it is."),
+        Parameter(help="Use a cursor with this name: show all mail, read or unread, and mark nothing as seen."),
     ] = None,
     mail_filter: MailFilter = ANY_MAIL,
     limit: Limit = 100,
@@ -198,7 +198,7 @@ def wait(
     """Wait for unread mail that no wait has shown, show it oldest first and mark it as seen.
 
     Ends without a result after the timeout. The wait continues while the daemon restarts. Each set of conditions has
-    its own mark: waiting for one sender does not skip mail of another.
+    its own mark: waiting for one sender does not skip mail from another.
 
     For example:
 
@@ -212,7 +212,7 @@ def wait(
             output.note(f"no mail within {timeout:g} s")
         output.result({"items": items}, mail_table(items))
         if items and not peek:
-            if reader is None:  # before the mark: mail that could not be marked is shown by the next wait
+            if reader is None:  # before the cursor advances: if this fails, the next wait shows the mail again
                 daemon.seen([item.id for item in items])
             daemon.advance(items)
 
@@ -296,7 +296,7 @@ def _thread_lines(found: Thread) -> str:
         left = found.budget
         lines.append(f"budget: {left.hops_left} hops and {left.calls_left} messages until {left.expires_at}")
     if not found.is_complete:
-        lines.append("a part of it is not on this host")
+        lines.append("part of this thread is not on this host")
     for each in found.messages:
         unread = "" if each.is_read else " (unread)"
         lines += ["", f"{each.at}  {_address(each.sender_name, each.sender, each.from_agent)}{unread}"]

@@ -1,7 +1,7 @@
 """`posthouse join`, `posthouse use`: bring this host into a mesh, and choose the mesh that commands use by default.
 
-Joining pins the key of the relay, and its certificate if the invite names one, before the code is sent; makes the
-key of this host in the mesh; takes the host's name; starts the daemon; and proves the path with a message to itself.
+Joining pins the key of the relay, and its certificate if the invite names one, before it sends the code. It creates the
+key of this host in the mesh, claims a member name, starts the daemon, and proves the path with a message to this host.
 """
 
 from __future__ import annotations
@@ -83,18 +83,18 @@ def join(
 
 def _note_other_relay(invite: Invite, before: Membership | None, output: Output) -> None:
     if before is not None and before.node != invite.relay:
-        output.note(f"mesh {invite.mesh} was at {before.relay} until now; use --relay to reach that one")
+        output.note(f"mesh {invite.mesh} was at {before.relay} until now; to reach that relay, use --relay")
 
 
 def _host_key(invite: Invite) -> NodeKey:
-    """Return the key of this host in the mesh of an invite; refuse a directory of a mesh at another relay."""
+    """Return the key of this host in the mesh of an invite; refuse if the host has a mesh of this name elsewhere."""
     from posthouse.client import Memberships
     from posthouse.daemon.identity import persistent_identity, record_identity
 
     directory = mesh_directory(invite.mesh)
     known = Memberships.of_home().get(invite.mesh)
     if directory.key.exists() and known is not None and known.node != invite.relay:
-        text = f"this host is in a mesh {invite.mesh} at {known.relay}, and one directory is for one mesh"
+        text = f"this host is already in another mesh named {invite.mesh}, at {known.relay}"
         raise error("usage", text=text, hint=f"Leave that one first: `posthouse daemon leave --mesh {invite.mesh}`.")
     if not directory.root.exists():
         directory.prepare()
@@ -104,7 +104,7 @@ def _host_key(invite: Invite) -> NodeKey:
 
 
 def require_private_home() -> None:
-    """Refuse a home that other users can open, before anything starts or an invite is spent; create a missing one."""
+    """Refuse a home that other users can open, before anything starts or uses the invite; create a missing one."""
     from posthouse.daemon.directory import DaemonDirectory
     from posthouse.files import home_directory, private_dir
 
@@ -167,7 +167,7 @@ async def take_name(name: str | None, claim: Callable[[str], Awaitable[dict[str,
 
 
 def host_name(given: str | None = None) -> str:
-    """Return the name of this host in the letters of a member name, never one that looks like a key."""
+    """Return the name of this host as a valid member name; one that looks like a key gets a prefix."""
     raw = (socket.gethostname() if given is None else given).split(".")[0]
     name = re.sub(r"[^A-Za-z0-9_-]", "-", raw)[:_NAME_MAX].strip("-") or "host"
     is_like_key = name.startswith("ed25519") or re.fullmatch(rf"[0-9a-fA-F]{{{KEY_PREFIX_MIN_DIGITS},}}", name)

@@ -134,7 +134,7 @@ def rotate(*, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAI
     before, successor = load_key(path), keyfile.prepare_next(path)
     relays = [origin for origin in _relays(relay_options) if _rotate_at(origin, before, successor, relay_options)]
     if not relays:
-        hint = "Give the relay that knows it with --relay."
+        hint = "Name a relay that knows the key with --relay."
         raise error("key_unknown", node=before.node, hint=hint)
     keyfile.promote_next(path)
     value = {"before": before.node, "node": successor.node, "relays": relays, "file": path}
@@ -219,7 +219,7 @@ def recover(
 
 
 def chain(node: _Node, /, *, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
-    """Show the successors of a key: who replaced it, when, and whether its owner signed that.
+    """Show the successors of a key: when and why it was replaced, and whether its owner signed the change.
 
     For example:
 
@@ -255,7 +255,7 @@ def replace(
 ) -> None:
     """Replace a lost or revoked key with another one; for admins of the relay.
 
-    Other members see that an admin did this, not the owner: their pins do not follow until they run `posthouse trust`.
+    Other members see that an admin did this, not the owner: they keep the old pin until they run `posthouse trust`.
 
     For example:
 
@@ -270,12 +270,13 @@ def revoke(
     /,
     *,
     since: Annotated[
-        str | None, Parameter(help="Mark what it signed since then: a duration such as 2h, or a time. Default: now.")
+        str | None,
+        Parameter(help="Mark the events it signed since then: a duration such as 2h, or a time. Default: now."),
     ] = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Refuse a key everywhere at once, and mark what it signed since a time; for admins of the relay.
+    """Refuse a key everywhere at once, and mark the events it signed since a time; for admins of the relay.
 
     For example:
 

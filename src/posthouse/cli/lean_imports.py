@@ -1,7 +1,7 @@
 """Imports of libraries without the parts that posthouse never uses: less memory for a server, a faster start of `send`.
 
-Only the command line does this, before it imports what uses these libraries: a program that imports posthouse as a
-library gets aiohttp and structlog as they are. If you add a TLS connection, give it its own context:
+Only the command line does this, before it imports modules that use them: a program that imports posthouse as a library
+gets aiohttp and structlog as they are. If you add a TLS connection, give it its own context:
 `ssl.create_default_context()`, made at first use. Of aiohttp's server, import the modules that are used, such as
 `aiohttp.web_request`: `aiohttp.web` loads a framework, which takes another megabyte.
 """

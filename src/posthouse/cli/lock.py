@@ -318,7 +318,7 @@ def run(
 ) -> int:
     r"""Run a command while holding a lock and exit with its exit code; without --wait-s wait for the lock indefinitely.
 
-    A second `lock run` of the same key waits like that of any other key.
+    A second `lock run` with the same key waits, as one with another key would.
 
     The lease is renewed while the command runs. If the lease is lost, the command and its process group are ended
     before another client can get the lock: with SIGTERM, then SIGKILL after 1/25 of the lease. The environment variable

@@ -1,7 +1,7 @@
 """The program that `lock run` starts instead of the command: it ties itself to its parent, then becomes the command.
 
 It asks the kernel to kill it when its parent dies, checks that the parent has not died before that, and executes the
-command, which keeps the request. Only Linux offers this: elsewhere the command outlives a `lock run` that was killed.
+command; the request outlives exec. Only Linux offers this: elsewhere the command outlives a `lock run` that was killed.
 It runs as a separate file in a bare interpreter, because Python code between fork and exec can deadlock in a process
 with threads; so it imports no other module of posthouse. If the command cannot be executed, it writes the errno to its
 pipe.

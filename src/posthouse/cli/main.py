@@ -27,7 +27,7 @@ _GC_THRESHOLD = 50_000
 
 def main(tokens: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
-    is_own_process = tokens is None  # another program's collector stays as it is
+    is_own_process = tokens is None  # else the settings of the calling program's collector stay as they are
     if is_own_process:
         gc.set_threshold(_GC_THRESHOLD)
         take_interrupts()

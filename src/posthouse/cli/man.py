@@ -24,7 +24,7 @@ _SEE_ALSO = ".SH SEE ALSO\n.BR posthouse (1)"
 
 
 def man(
-    directory: Annotated[Path, Parameter(help="Directory of manual pages; the pages go to man1 in it.")],
+    directory: Annotated[Path, Parameter(help="Directory of manual pages; the pages go to its subdirectory man1.")],
     /,
     *,
     output: Output = PLAIN,

@@ -1,4 +1,4 @@
-"""`posthouse mcp`: the help of the pipe, the address for MCP over HTTP, and the command line that starts the pipe.
+"""`posthouse mcp`: the options and help of the pipe, the address of MCP over HTTP, and the pipe's command line.
 
 The pipe itself is in `posthouse.mcp.pipe`, which loads none of this. `posthouse connect` writes the command line that
 `server_entry` returns: it names this installation of posthouse by its path and the chosen daemon.

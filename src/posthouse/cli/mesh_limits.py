@@ -1,6 +1,6 @@
-"""`posthouse mesh limits`, `usage`, `suspend`, `resume`, `delete`: what a mesh may store, and whether it may be used.
+"""`posthouse mesh limits`, `usage`, `suspend`, `resume`, `delete`: the storage limits of a mesh, and its state.
 
-Admins of a mesh set its own limits; with `--allow`, admins of the relay set how far those may go. Each option changes
+Admins of a mesh set its own limits; with `--allow`, admins of the relay set upper bounds for them. Each option changes
 one limit; the rest stay as they are. `none` removes a limit.
 """
 
@@ -62,7 +62,8 @@ def limits(
         ),
     ] = (),
     on_full: Annotated[
-        Literal["refuse", "drop_oldest"] | None, Parameter(help="What happens to a new event in a full mesh.")
+        Literal["refuse", "drop_oldest"] | None,
+        Parameter(help="Whether a full mesh refuses new events or drops its oldest ones."),
     ] = None,
     allow: Annotated[
         bool,

@@ -1,4 +1,4 @@
-"""`posthouse mesh rotations`: new keys of members that wait for the approval of an admin of the mesh.
+"""`posthouse mesh rotations`: new keys of members that wait for approval by an admin of the mesh.
 
 The command applies a change first if one is given, then lists. A key that waits has no rights in the mesh; its messages
 queue up.
@@ -30,14 +30,14 @@ def rotations(
         str | None, Parameter(help="Member name or new key: give this key the rights of its member.")
     ] = None,
     refuse: Annotated[
-        str | None, Parameter(help="Member name or new key: remove the member, and deny this key everything.")
+        str | None, Parameter(help="Member name or new key: remove the member, and deny this key all access.")
     ] = None,
     require: Annotated[
         bool | None,
         Parameter(
             negative="--no-require",
             show_default=False,
-            help="From now on new keys of members wait for approval, or have their rights at once.",
+            help="Whether new keys of members wait for approval or get their rights at once.",
         ),
     ] = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
@@ -77,7 +77,7 @@ def rotations(
 
 
 def _new_key(found: KeyApprovals, mesh: str, given: str) -> str:
-    """Return the key that waits under a member name, or that is given itself."""
+    """Return the waiting key that is given: by member name, node id or the digits of the id."""
     key = node_from_hex(given) if is_key_digits(given) else given
     for each in found.waiting:
         if key in (each.name, each.node):

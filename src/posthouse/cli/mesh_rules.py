@@ -1,4 +1,4 @@
-"""`posthouse mesh rule`: demand a lock's fence for certain events of a mesh.
+"""`posthouse mesh rule`: require the fence of a lock for certain events of a mesh.
 
 A rule keeps writers that hold no lock from replacing what the lock protects. Members can list the rules, admins
 change them.
@@ -98,7 +98,7 @@ def rm(
     output.result(value, f"{mesh}: removed the rule of kind {kind}" + (f" and prefix {prefix}" if prefix else ""))
 
 
-rules = noun("rule", "Demand the fence of a lock for certain events of a mesh.")
+rules = noun("rule", "Require the fence of a lock for certain events of a mesh.")
 rules.command(ls, name="ls")
 rules.command(set_, name="set")
 rules.command(rm, name="rm")

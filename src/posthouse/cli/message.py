@@ -31,7 +31,7 @@ def show(
 ) -> None:
     """Show the delivery state of a message for each recipient, with times.
 
-    The sender sees every recipient, a recipient only itself, an admin of the mesh everything but the content.
+    The sender and admins of the mesh see every recipient; a recipient sees only itself. Content is never shown.
 
     For example:
 

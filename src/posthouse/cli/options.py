@@ -60,7 +60,7 @@ def has_adopted(directory: Path) -> bool:
 
 
 def default_mesh() -> str:
-    """Return the mesh of commands that name none: the chosen one, else `main`."""
+    """Return the mesh for commands without --mesh: the chosen one, else `main`."""
     from posthouse.client import Memberships
     from posthouse.model.node import DEFAULT_MESH
 
@@ -101,7 +101,7 @@ MeshName = Annotated[
 @Parameter(name="*", group=_RELAY_GROUP)
 @dataclass(frozen=True)
 class RelayOptions:
-    """How to reach the relay; part of the signature of every command that connects to one."""
+    """The relay to use, and the key to use there; part of the signature of every command that connects to a relay."""
 
     relay: Annotated[
         str | None,
@@ -174,7 +174,7 @@ DEFAULT_RELAY = RelayOptions()
 @Parameter(name="*", group=_RELAY_GROUP)
 @dataclass(frozen=True)
 class MeshOptions(RelayOptions):
-    """Which mesh to use, and how to reach its relay; part of the signature of every command that works in one."""
+    """The mesh to use, with its relay and key; part of the signature of every command that works in one mesh."""
 
     mesh: MeshName = None
 
@@ -185,7 +185,7 @@ class MeshOptions(RelayOptions):
 
 
 def with_mesh(relay_options: RelayOptions, mesh: str | None) -> MeshOptions:
-    """Return how to reach a relay, and the mesh to use there."""
+    """Return the options of a relay, extended by a mesh."""
     return MeshOptions(relay_options.relay, relay_options.key_file, relay_options.tls_ca, mesh)
 
 
@@ -208,7 +208,7 @@ ActingAgent = Annotated[
 @Parameter(name="*", group=_DAEMON_GROUP)
 @dataclass(frozen=True)
 class DaemonOptions:
-    """Which daemon to use; part of the signature of every command that connects to one."""
+    """The daemon to use; part of the signature of every command that connects to one."""
 
     mesh: Annotated[
         str | None,
@@ -226,7 +226,7 @@ class DaemonOptions:
         return daemon_address(self.directory, self.mesh)
 
     def root(self) -> Path:
-        """Return the directory of the daemon of this version, also while one of an earlier version runs."""
+        """Return the directory that a daemon of this version uses, even while one of an earlier version runs."""
         location = self.location()
         return location.directory.parent if location.is_former else location.directory
 
@@ -252,7 +252,7 @@ class DaemonOptions:
 
 
 def note_membership(daemon: DaemonClient, output: Output) -> None:
-    """Print a note if the relay does not admit this host, with the command that helps."""
+    """Print a note if the relay does not admit this host, with the commands that change this."""
     try:
         health = daemon.health()
     except PosthouseError:  # the command has done its work: a note must not make it fail
@@ -261,7 +261,7 @@ def note_membership(daemon: DaemonClient, output: Output) -> None:
         add = f"posthouse mesh members {health.mesh} --add {health.node} --name NAME"
         output.note(
             f"this host is not a member of the mesh {health.mesh}; messages wait. Join with `posthouse join INVITE`, "
-            f"or let an admin run `{add}`"
+            f"or ask an admin to run `{add}`"
         )
 
 
@@ -308,5 +308,5 @@ def parse_duration(text: str, *, hint: str = "Give a number and a unit: 90s, 15m
 
 
 def parse_wait(text: str) -> float:
-    """Return the seconds of a time to wait: a plain number counts seconds, 10s and 5m have a unit."""
+    """Return a waiting time in seconds: a plain number is in seconds, 10s and 5m have a unit."""
     return float(text) if _SECONDS_ONLY.fullmatch(text) else parse_duration(text)

@@ -133,7 +133,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return `text` with control characters and line breaks escaped: a value of another node inside a line."""
+    """Return `text` with control characters and line breaks escaped, for a value of another node inside a line."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 

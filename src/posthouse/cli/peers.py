@@ -33,7 +33,7 @@ def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PL
 
 
 def show_members(value: object, mesh: str, members: list[dict[str, Any]], output: Output) -> None:
-    """Show the hosts of a mesh and their agents, and whose key has changed; presence is known only to a daemon."""
+    """Show the hosts of a mesh, their agents, and changed keys; presence is `-` if no daemon supplied it."""
     from posthouse.client.trust.pins import member_key_changed
 
     rows = [row for each in members for row in _peer_rows(each, is_csv=output.form == "csv")]
@@ -49,7 +49,7 @@ def show_members(value: object, mesh: str, members: list[dict[str, Any]], output
 def _peer_rows(peer: dict[str, Any], *, is_csv: bool) -> Iterator[tuple[str, ...]]:
     """Yield the row of a host, and one for each of its agents.
 
-    People see which host this is and what each agent is good for; programs that read CSV get names and node ids alone.
+    The table marks this host and shows each agent's summary or capabilities; CSV has only names and node ids.
     """
     host, node = peer.get("name") or "-", peer.get("node") or ""
     shown = host + (" (this host)" if peer.get("is_self") and not is_csv else "")

@@ -1,7 +1,7 @@
 """`posthouse queue`: the queues of a mesh, for its admins: list, show, dead letters, purge, requeue.
 
 Message content is never shown. Parked messages (rejected or dead) do not block the messages behind them; `requeue`
-puts them at the tail with a new count of attempts, `purge` removes them permanently.
+puts them at the tail and counts their attempts from zero, `purge` removes them permanently.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def requeue(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
-    """Put parked messages back at the tail of the queue with a new count of attempts, by id or all of them.
+    """Put parked messages, by id or all of them, back at the tail of the queue; attempts count from zero again.
 
     For example:
 

@@ -60,8 +60,8 @@ def up(
 
     To listen on addresses other than loopback it needs TLS, or a proxy that terminates TLS, and an administrator. In
     the background it logs to relay.log in its directory; `relay down` stops it. SIGHUP makes it read settings and
-    certificate again; on a terminal, SIGHUP ends it, because the terminal was closed. `--new` is refused when there is
-    a store, so that it does no harm in a unit file.
+    certificate again; on a terminal, SIGHUP means that the terminal was closed, and ends it. `--new` is refused if
+    there is a store, so that it does no harm in a unit file.
 
     For example:
 
@@ -153,7 +153,7 @@ def info(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Show the properties and limits of a relay, and whether its key is the pinned one; needs no key of yours.
+    """Show the properties and limits of a relay, and whether its key is the pinned one; this needs no key.
 
     For example:
 
@@ -178,7 +178,7 @@ def info(
 
 
 def _feature_text(value: object) -> str:
-    """Return the parameters of a feature, one word each; nothing for a feature that is only there."""
+    """Return the parameters of a feature, one word each; empty for a feature without parameters."""
     given = value if isinstance(value, dict) else {} if value is True else {"": value}
     return "".join(f" {name}={each}" if name else f" {each}" for name, each in given.items())
 

@@ -1,4 +1,4 @@
-"""`posthouse relay follow` and `promote`: keep a copy of another relay's store, and make it the relay.
+"""`posthouse relay follow` and `promote`: keep a copy of another relay's store, and make the copy a relay's store.
 
 Both hold the lock of the directory, as a relay does: only one of `up`, `follow` and `promote` works in it.
 """
@@ -67,7 +67,7 @@ def follow(
 
 
 def _announce_once(output: Output, directory: Path, leader: str) -> Callable[[int], None]:
-    """Return a callback that prints, the first time, that the copy is complete."""
+    """Return a callback that reports once that the copy is complete; later calls do nothing."""
     from posthouse.relay.store.sqlite.store import COPY_NAME
 
     printed = False

@@ -29,7 +29,7 @@ def mirror(
         str | None, Parameter(help="JSON with authors, kinds, since_ns, until_ns. Default: all events of the mesh.")
     ] = None,
     both: Annotated[bool, Parameter(negative="", help="Mirror in both directions.")] = False,
-    once: Annotated[bool, Parameter(negative="", help="Copy what is missing now, compare once, and end.")] = False,
+    once: Annotated[bool, Parameter(negative="", help="Copy the missing events, compare once, and exit.")] = False,
     compare_every: Annotated[str, Parameter(help="How often to compare the relays, such as 10m.")] = "10m",
     key_file: KeyFile = None,
     tls_ca: Annotated[Path | None, Parameter(help="Certificate authorities to trust besides the system's.")] = None,
@@ -67,7 +67,7 @@ def mirror(
 
 
 def _announce_once(output: Output, mesh: str, source: str, target: str) -> Callable[[Mirrored], None]:
-    """Return a callback that prints, the first time, that both relays were compared."""
+    """Return a callback that reports the first comparison of the relays; later calls do nothing."""
     printed = False
 
     def announce(done: Mirrored) -> None:

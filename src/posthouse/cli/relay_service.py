@@ -53,7 +53,7 @@ def relay_directory(given: Path | None) -> Path:
 
 
 def describe_run(server: RelayServer) -> dict[str, Any]:
-    """Return what `relay up` prints and run.json keeps."""
+    """Return the description of a running relay, which `relay up` prints and run.json holds."""
     from posthouse.version import __version__
 
     scheme = "https" if server.settings.protection.has_tls else "http"
@@ -77,14 +77,14 @@ def write_run(directory: Path, run: dict[str, Any]) -> None:
 
 
 def read_run(directory: Path) -> dict[str, Any] | None:
-    """Return the record of the relay that runs in a directory, or None if none runs."""
+    """Return the record of the relay that runs in a directory, empty while it starts or stops; None if none runs."""
     import json
 
     if not _is_locked(directory):
         return None
     try:
         run: dict[str, Any] = json.loads((directory / RUN_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # it is just starting or stopping
+    except (OSError, ValueError):  # the relay is starting or stopping
         return {}
     return run
 
@@ -133,7 +133,7 @@ def down(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
 
 
 def stop_relay(data_dir: Path | None) -> int | None:
-    """Stop the relay of a directory and wait for its end; return its process, None if none runs."""
+    """Stop the relay of a directory and wait for its end; return its process id, None if none runs."""
     from posthouse.cli.detach import stop_process
     from posthouse.model.errors import error
 
@@ -174,7 +174,7 @@ def ask_health(url: str) -> str:
     connection: http.client.HTTPConnection
     if place.scheme == "https":
         context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the holder of the lock, at its own port
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # local: the process that holds the lock
         connection = http.client.HTTPSConnection(host, place.port, timeout=_HEALTH_TIMEOUT_S, context=context)
     else:
         connection = http.client.HTTPConnection(host, place.port, timeout=_HEALTH_TIMEOUT_S)

@@ -1,7 +1,7 @@
-"""`posthouse relay delete`, `compact` and `size`: remove events from a relay, give space back, and see what takes it.
+"""`posthouse relay delete`, `compact` and `size`: remove events from a relay, give space back, and show what uses it.
 
 `delete` and `compact` ask a running relay, as one of its administrators. The relay erases content and keeps ids, so
-that the same events cannot be published again. `delete` asks a person before it deletes; a program says `--yes`.
+that the same events cannot be published again. `delete` asks a person before it deletes; a program passes `--yes`.
 `compact --offline` and `size` work on the store itself.
 """
 

@@ -68,7 +68,7 @@ def server_url() -> str | None:
 
 @contextmanager
 def readable_store(given: Path | None) -> Iterator[tuple[Path, str]]:
-    """Yield a file with the relay's store, and its name for people; of a store in PostgreSQL it is a copy."""
+    """Yield a file with the relay's store and its display name; for a store in PostgreSQL it is a temporary copy."""
     from posthouse.postgresql.store_url import driver_required, shown_url
 
     if (url := server_url()) is None:
@@ -104,12 +104,12 @@ def hold_relay_lock(given: Path | None) -> Iterator[Path]:
 
 
 def note_missing_key(output: Output, directory: Path) -> None:
-    """Print a note if a store has arrived without its key, which a relay needs to start on it."""
+    """Print a note if the directory has no key, which a relay needs to start on the store."""
     from posthouse.relay.ops.backup_archive import KEY_MEMBER
 
     key = directory / KEY_MEMBER
     if not key.exists():
-        output.note(f"put the relay's key back to {key}; if it is lost: posthouse keys new --key-file {key}")
+        output.note(f"restore the relay's key to {key}; if it is lost: posthouse keys new --key-file {key}")
 
 
 def _show_findings(output: Output, store: str, findings: Sequence[str]) -> int:
@@ -129,9 +129,9 @@ def backup(
     data_dir: DataDir = None,
     output: Output = PLAIN,
 ) -> None:
-    """Write a consistent copy of a relay's store, while the relay runs or not.
+    """Write a consistent copy of a relay's store, whether or not the relay runs.
 
-    The copy is a SQLite file, also of a store in PostgreSQL; large databases are better copied by pg_basebackup.
+    The copy is a SQLite file, also for a store in PostgreSQL; large databases are better copied by pg_basebackup.
     The relay's key is included only with `--with-key`: anyone who has it can pose as the relay.
 
     For example:
@@ -284,7 +284,7 @@ def check(*, data_dir: DataDir = None, output: Output = PLAIN) -> int:
     """Check that events, dedupe records, indexes and meshes of a store agree with each other.
 
     Reads one snapshot; the relay may run. The exit code is 1 if there are findings. If the file is damaged, they name
-    what cannot be read. To check every page of the file use `posthouse relay verify`.
+    the parts that cannot be read. To check every page of the file use `posthouse relay verify`.
 
     For example:
 
@@ -304,7 +304,7 @@ def export(
     data_dir: DataDir = None,
     output: Output = PLAIN,
 ) -> int:
-    """Write everything of a relay's store that can be read, also from a damaged file, as JSON lines.
+    """Write all readable content of a relay's store as JSON lines, even if the file is damaged.
 
     The file holds events, meshes and their members, topics, subscriptions and blocks, and the counter of fencing
     tokens; no invites, no held locks and no journal. The exit code is 1 if something could not be read.
@@ -332,7 +332,7 @@ def import_(
     high_water: MarkOption = None,
     output: Output = PLAIN,
 ) -> int:
-    """Make a new store from an export; refused while the relay runs, and if there is a store.
+    """Make a new store from an export; refused while the relay runs, or if there is a store already.
 
     Ids and signatures of all events are verified. Messages that the export does not prove confirmed are delivered
     again. The exit code is 1 if a line was not imported.
@@ -372,7 +372,7 @@ def _importing(data_dir: Path | None) -> tuple[str, Callable[[Path, Clock, MarkF
 def migrate(
     *,
     from_: Annotated[str, Parameter(name="--from", help="The store: a file relay.db, or postgresql://...")],
-    to: Annotated[str, Parameter(help="Where it goes: postgresql://..., or a file relay.db that does not exist yet.")],
+    to: Annotated[str, Parameter(help="The new store: postgresql://..., or a file relay.db that does not exist yet.")],
     output: Output = PLAIN,
 ) -> None:
     r"""Move the store of a relay from a SQLite file to PostgreSQL, or back; refused while a relay uses it.

@@ -39,7 +39,10 @@ def request(
         bool, _SWITCH, Parameter(group=_GROUP, help="Let the request wait for a responder that is not connected.")
     ] = False,
     client_message_id: Annotated[
-        str | None, Parameter(name="--id", group=_GROUP, help="Your own id: the same id and message is one request.")
+        str | None,
+        Parameter(
+            name="--id", group=_GROUP, help="Your own id: a retry with the same id and message is the same request."
+        ),
     ] = None,
     mesh: Annotated[
         str | None,

@@ -28,7 +28,7 @@ Paths = Annotated[Path, Parameter(help="Files or directories; a directory stands
 def reserve(
     *paths: Paths,
     for_: Annotated[str, Parameter(name="--for", help="How long: 90s, 15m, 2h; at most 24h.")] = "30m",
-    note: Annotated[str, Parameter(help="What you do there; shown to agents that are refused.")] = "",
+    note: Annotated[str, Parameter(help="What you are working on; shown to agents that are refused.")] = "",
     shared: Annotated[bool, _SWITCH, Parameter(help="Let other agents make shared reservations of it.")] = False,
     repo: Annotated[
         bool, _SWITCH, Parameter(help="Also lock the paths of the git repository at the relay, for other hosts.")
@@ -39,7 +39,7 @@ def reserve(
     """Reserve files and directories for the agent you act as, all or none.
 
     A reservation ends after its time, with `posthouse release`, or when the agent's program has been gone for five
-    minutes. Reserving a path again extends it. Without a path the command lists what is reserved.
+    minutes. Reserving a path again extends it. Without a path the command lists all reservations.
 
     For example:
 
@@ -64,7 +64,7 @@ def reserve(
 
 def release(
     *paths: Paths,
-    force: Annotated[bool, _SWITCH, Parameter(help="Also release what other agents have reserved.")] = False,
+    force: Annotated[bool, _SWITCH, Parameter(help="Also release reservations of other agents.")] = False,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
@@ -81,7 +81,7 @@ def release(
     with daemon_options.client() as daemon:
         ended = daemon.release(*(str(path.absolute()) for path in paths), is_forced=force)
     text = "\n".join(f"{each.path} is free" for each in ended)
-    nothing = "you had reserved nothing there; `posthouse reserve` lists what is held"
+    nothing = "you had reserved nothing there; `posthouse reserve` lists all reservations"
     output.result({"items": ended}, text or nothing)
 
 

@@ -82,13 +82,13 @@ class MessageFlags:
     failure: Annotated[bool, _MANY, Parameter(help="The message only reports a failure: it wakes no agent.")] = False
     answer: Annotated[
         Literal["partial", "final", "busy", "failed"] | None,
-        Parameter(help="What the message says about the request that --reply-to names. Default: final."),
+        Parameter(help="Kind of answer to the request that --reply-to names. Default: final."),
     ] = None
 
     def all_meta(self) -> dict[str, Any] | None:
-        """Return the meta of a message that no daemon completes, as a daemon would have made it."""
+        """Return the meta of a message that is sent without a daemon, completed as a daemon would."""
         if self.supersedes is not None and not is_event_id(self.supersedes):
-            hint = "Give the message id, all 64 digits: only a daemon knows your own ids and short ones."
+            hint = "Give the message id, all 64 digits: only a daemon knows your own ids and shortened ids."
             raise error("id_invalid", id=self.supersedes, reason="it is not a message id", hint=hint)
         said = {
             "supersedes": self.supersedes,
@@ -99,7 +99,7 @@ class MessageFlags:
         return with_freshness(parse_meta(self.meta), said)
 
     def given(self) -> SendOptions:
-        """Return the options as the daemon takes them."""
+        """Return the options as arguments of the daemon client."""
         return {
             "supersedes": self.supersedes,
             "valid_until": self._valid_until(),
@@ -167,7 +167,7 @@ def send(
 ) -> None:
     """Send a message; returns when the daemon, or without a daemon the relay, has it on disk.
 
-    A direct message is sealed for its recipient. With --id a retry is safe: the same id and message is one message.
+    A direct message is sealed for its recipient. With --id a retry is safe: the same id and message is delivered once.
 
     For example:
 
@@ -257,7 +257,7 @@ def has_daemon(daemon_options: DaemonOptions) -> bool:
         if state is not DaemonState.WITHOUT_SOCKET:
             return state is DaemonState.LISTENING
         time.sleep(_POLL_S)
-    raise error("daemon_unreachable", daemon=str(location), reason="it runs and has no socket")
+    raise error("daemon_unreachable", daemon=str(location), reason="it runs but has no socket")
 
 
 def refuse_without_daemon(to: str, daemon_options: DaemonOptions, relay_options: RelayOptions) -> None:
@@ -265,7 +265,7 @@ def refuse_without_daemon(to: str, daemon_options: DaemonOptions, relay_options:
     from posthouse.client.daemon.locate import acting_agent
 
     if acting_agent(daemon_options.agent) or "@" in to:
-        hint = "Mail of agents needs the daemon: start it with `posthouse up`."
+        hint = "Mail from and to agents needs the daemon: start it with `posthouse up`."
     elif not _knows_relay(daemon_options, relay_options):
         # a relay at the default address may be that of another user of this machine
         hint = "Run `posthouse up`, which sets up this host, or `posthouse join INVITE`; or name a relay with --relay."
@@ -290,7 +290,7 @@ def _knows_relay(daemon_options: DaemonOptions, relay_options: RelayOptions) -> 
 
 
 def as_daemon(daemon_options: DaemonOptions, relay_options: RelayOptions) -> RelayOptions:
-    """Return how to reach the relay as the daemon would, with its key; for commands that run without a daemon."""
+    """Return the relay options with the daemon's relay and key as defaults, for commands that run without a daemon."""
     from dataclasses import replace
 
     from posthouse.cli.daemon_start import recorded_relay

@@ -50,7 +50,7 @@ def program() -> tuple[str, ...]:
 
 
 def service_file(name: str, environ: Mapping[str, str] = os.environ, platform: str | None = None) -> Path:
-    """Return where the definition of a service belongs on this system."""
+    """Return the path of a service's definition on this system; raises service_unsupported."""
     home, platform = Path(environ.get("HOME") or Path.home()), platform or sys.platform
     if platform == "darwin":
         return home / "Library" / "LaunchAgents" / f"{name}.plist"
@@ -127,7 +127,7 @@ def _argument(text: str) -> str:
     return _quoted(text).replace("$", "$$")
 
 
-#: Passes SIGTERM on and waits for the server to end: launchd kills what is left when the shell has ended.
+#: Passes SIGTERM on and waits for the server to end: when the shell has ended, launchd kills its remaining children.
 _AGENT_SCRIPT = """\
 trap 'kill -TERM "$server"; is_stopped=1' TERM
 "$@" &
@@ -237,7 +237,9 @@ def remove_service(name: str, server: str, output: Output) -> None:
     path = service_file(name)
     existed = path.exists()
     path.unlink(missing_ok=True)
-    output.result({"service": name, "path": path, "removed": existed}, f"removed {path}" if existed else "none")
+    output.result(
+        {"service": name, "path": path, "removed": existed}, f"removed {path}" if existed else f"there is no {path}"
+    )
     if existed:
         stop = f"launchctl bootout gui/$(id -u)/{name}" if sys.platform == "darwin" else f"systemctl --user stop {name}"
         output.note(f"stop the running {server} with: {stop}")

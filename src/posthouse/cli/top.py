@@ -1,9 +1,8 @@
 """`posthouse top`: connections, queues, rates and refusals of the relay and of this host's daemon, live.
 
 It reads the metrics of both and changes nothing. The relay shows them to its administrators, and to the holder of its
-metrics token; to others, and while relay or daemon is unreachable, the view shows the reason. Rates are those between
-the last two samples. On a terminal the view uses the alternate screen; q, Ctrl-C and SIGTERM end it and bring the old
-screen back.
+metrics token; if they cannot be read, the view shows the reason. Rates are those between the last two samples. On a
+terminal the view uses the alternate screen; q, Ctrl-C and SIGTERM end it and bring the old screen back.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ ReadMetrics = Callable[[], Awaitable[str]]
 
 @dataclass(frozen=True)
 class View:
-    """The metrics of a process that the view shows, with their labels."""
+    """The metrics that the view shows of a process, each by its name in the view."""
 
     gauges: Mapping[str, str]
     rates: Mapping[str, str]
@@ -123,7 +122,7 @@ class Watched:
             self.failure = failure
 
     def value(self) -> dict[str, Any]:
-        """Return the last sample for programs."""
+        """Return the last sample as JSON values."""
         if self.failure is not None:
             return {"where": self.where, "error": self.failure.code, "reason": str(self.failure)}
         view, series = self.view, self.series
@@ -146,7 +145,7 @@ class Watched:
 
 def top(
     *,
-    once: Annotated[bool, Parameter(negative=(), show_default=False, help="Show the rates of one interval.")] = False,
+    once: Annotated[bool, Parameter(negative=(), show_default=False, help="Show one interval and exit.")] = False,
     interval_s: Annotated[
         float, Parameter(name="--interval", validator=Number(gt=0, lte=3600), help="Seconds between samples.")
     ] = 1.0,
@@ -238,7 +237,7 @@ def _no_screen() -> Iterator[None]:
 
 @contextmanager
 def _screen(on_quit: Callable[[], None]) -> Iterator[None]:
-    """Use the alternate screen, and call `on_quit` for the key q; the terminal is as before at the end."""
+    """Use the alternate screen and call `on_quit` for the key q; restore the terminal at the end."""
     import termios
     import tty
 

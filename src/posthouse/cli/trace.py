@@ -1,7 +1,7 @@
 """`posthouse trace`: one message through bus, outbox, relay and inbox, with times.
 
-On the bus a message is found by the envelope id in its client_message_id, or by the event id in its payload, among the
-newest records only. Records that the bus or the relay has pruned come from the lake of this host, if there is one.
+On the bus a message is found by the envelope id in its client_message_id, or by the event id in its payload; only the
+newest records are read. Records that the bus or the relay has pruned come from the lake of this host, if there is one.
 """
 
 from __future__ import annotations

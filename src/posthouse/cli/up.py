@@ -1,7 +1,7 @@
 """`posthouse up`, `posthouse invite`: start relay and daemon on this machine, and print the command for another host.
 
-`up` is safe to repeat: it starts what does not run, on the last address given with --listen. If no address is named and
-another program has the default port, for example the relay of another user, the relay takes a free port and keeps it.
+`up` is safe to repeat: it starts what does not run, on the last address given with --listen. If no address is given and
+another program uses the default port, for example the relay of another user, the relay takes a free port and keeps it.
 A relay that other machines can reach makes its own certificate if none is given; invites carry its fingerprint, so no
 authority is needed.
 """
@@ -123,7 +123,7 @@ def other_relay() -> str | None:
 
 
 def next_steps(*, is_member: bool = True) -> list[str]:
-    """Return the commands that a person may type next, each with a description."""
+    """Return suggestions for the next commands, each with a description."""
     if not is_member:
         return ["posthouse join 'INVITE'                  join the mesh with an invite of one of its admins"]
     return [
@@ -136,7 +136,7 @@ def next_steps(*, is_member: bool = True) -> list[str]:
 
 
 def _ensure_key() -> None:
-    """Make the key of this host, unless a home made by an earlier version has one, which stays in use."""
+    """Make the key of this host unless it has one; a home key from an earlier version stays in use."""
     from posthouse.daemon.identity import persistent_identity
 
     directory = mesh_directory(DEFAULT_MESH)
@@ -192,7 +192,7 @@ def _is_address_named(values: Settings) -> bool:
 
 
 def _address_of_last_up(values: Settings, directory: Path) -> str | None:
-    """Return the address that `up` was given last, or chose, if nothing names another one now."""
+    """Return the address that `up` last was given or chose; None if a setting names one."""
     if _is_address_named(values):
         return None
     with contextlib.suppress(FileNotFoundError):
@@ -205,12 +205,12 @@ def _check_same_address(listen: str | None, running: dict[str, Any]) -> None:
     host, _, port = (listen or "").rpartition(":")
     present_host, _, present_port = str(running["listen"]).rpartition(":")
     if listen is not None and (host != present_host or port not in ("0", present_port)):
-        text = f"the relay listens on {running['listen']} already"
+        text = f"the relay already listens on {running['listen']}"
         raise error("usage", text=text, hint="Stop it first: `posthouse relay down`, then `posthouse up --listen ...`.")
 
 
 def _certificate_settings(values: Settings, directory: Path) -> dict[str, Any]:
-    """Return the settings of a certificate for a relay that other machines can reach; make it the first time."""
+    """Return the certificate settings of a relay that other machines can reach; make the certificate the first time."""
     host = values.text("relay.listen").rpartition(":")[0].strip("[]")
     if _is_loopback(host) or values["relay.tls_cert"].value is not None:
         return {}
@@ -273,7 +273,7 @@ def certificate_fingerprint(cert: Path) -> str:
 
 
 def outward_address() -> str:
-    """Return the address of this machine towards other networks; nothing is sent to find it."""
+    """Return the address of this machine towards other networks, without sending a packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -378,10 +378,10 @@ def invite(
         listens = _listening_host()
         if listens and not _is_loopback(listens):
             given = f"posthouse invite --address NAME:{own.port}"
-            output.note(f"only this machine reaches that address; name the one that others use: {given}")
+            output.note(f"only this machine can reach that address; give the one that others use: {given}")
         else:
             others = "posthouse relay down && posthouse up --listen 0.0.0.0:7420"
-            output.note(f"only this machine reaches the relay; let others reach it: {others}")
+            output.note(f"only this machine can reach the relay; to let others reach it: {others}")
 
 
 def _reachable(host: str, port: int, address: str | None) -> Any:
@@ -398,7 +398,7 @@ def _reachable(host: str, port: int, address: str | None) -> Any:
 
 
 def _listening_host() -> str:
-    """Return what the relay that runs here listens on, without the port; empty if none runs."""
+    """Return the host part of the address on which the relay of this home listens; empty if none runs."""
     from posthouse.cli.relay_service import read_run
 
     run = read_run(load_settings().path("relay.data_dir").absolute()) or {}

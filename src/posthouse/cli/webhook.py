@@ -30,7 +30,7 @@ WebhookId = Annotated[str, Parameter(help="Id of the webhook, as `webhook ls` sh
 
 
 def add(
-    url: Annotated[str, Parameter(help="Where requests go; mailto:person@example.org for e-mail.")],
+    url: Annotated[str, Parameter(help="URL that gets the requests; mailto:person@example.org for e-mail.")],
     /,
     *,
     preset: Annotated[
@@ -45,7 +45,7 @@ def add(
         _MANY,
         Parameter(help="Type of journal records, such as delivery.dead; for admins. Repeatable."),
     ] = (),
-    inbox: Annotated[bool, _SWITCH, Parameter(help="Messages to your default inbox.")] = False,
+    inbox: Annotated[bool, _SWITCH, Parameter(help="Select the messages to your default inbox.")] = False,
     secret: Annotated[
         str | None, Parameter(group=_GROUP, help="Secret to sign with: whsec_ and base64. Default: a new one.")
     ] = None,
@@ -93,7 +93,7 @@ def _parse_filter(text: str) -> dict[str, Any]:
 
 
 def ls(*, mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS, output: Output = PLAIN) -> None:
-    """List the webhooks of a mesh: your own, for an admin all, and incoming hooks.
+    """List your webhooks of a mesh; admins see those of all members, and the incoming hooks.
 
     For example:
 
@@ -171,7 +171,7 @@ def _fields(webhook: Webhook) -> list[tuple[str, object]]:
 def retry(
     webhook_id: WebhookId, /, *, mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS, output: Output = PLAIN
 ) -> None:
-    """Send again now what failed or is parked; a suspended webhook continues at its cursor.
+    """Retry failed and parked events now; a suspended webhook continues at its cursor.
 
     For example:
 
@@ -193,7 +193,7 @@ def replay(
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
-    r"""Send again the events that were committed since a given time, under the same ids.
+    r"""Send the events that were committed since a given time again, with the same ids.
 
     For example:
 
@@ -231,14 +231,14 @@ def in_(
     /,
     *,
     template: Annotated[
-        str, Parameter(group=_GROUP, help="Text with {fields} of the request. Default: its text, else all of it.")
+        str, Parameter(group=_GROUP, help="Text with {fields} of the request. Default: its text field, else all of it.")
     ] = "",
     priority: Annotated[
-        Literal["now", "next", "low"], Parameter(group=_GROUP, help="Urgency of its messages.")
+        Literal["now", "next", "low"], Parameter(group=_GROUP, help="Priority of its messages.")
     ] = "next",
     github: Annotated[bool, _SWITCH, Parameter(help="Require GitHub's signature.")] = False,
-    max_bytes: Annotated[int, Parameter(group=_GROUP, help="Largest request.")] = 65_536,
-    rate: Annotated[int, Parameter(group=_GROUP, help="Requests per minute.")] = 60,
+    max_bytes: Annotated[int, Parameter(group=_GROUP, help="Maximum size of a request in bytes.")] = 65_536,
+    rate: Annotated[int, Parameter(group=_GROUP, help="Maximum number of requests per minute.")] = 60,
     mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:

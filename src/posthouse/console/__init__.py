@@ -1,1 +1,1 @@
-"""The console: pages for people who watch over agents, served on loopback with the rights of the user's key."""
+"""The console: pages for people who supervise agents, served on loopback with the rights of the user's key."""

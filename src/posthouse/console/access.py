@@ -20,8 +20,8 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import SECOND_NS
 
 LINK_TTL_S = 60
-_LINKS_MAX = 16  # unused links; the oldest makes room
-_TOKENS_MAX = 64  # one per browser profile that opened a link; the oldest makes room
+_LINKS_MAX = 16  # unused links; a new one replaces the oldest
+_TOKENS_MAX = 64  # one per browser profile that opened a link; a new one replaces the oldest
 _SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LOOPBACK_HEX = "0100007F"  # 127.0.0.1 in host order, also the end of its IPv6 form
 _ROOT = 0
@@ -69,7 +69,7 @@ class Access:
 
 
 def foreign_user_error(transport: asyncio.BaseTransport) -> PosthouseError | None:
-    """Return why a connection is refused: its other end belongs to another user, or its user cannot be determined."""
+    """Return an error if the other end of a connection belongs to another user, or its user cannot be determined."""
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if not isinstance(peer, tuple) or not isinstance(own, tuple):
         return error("console_peer_refused")

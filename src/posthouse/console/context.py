@@ -1,7 +1,7 @@
-"""The context that the pages of a console share, and the request of a page.
+"""The context that the pages of a console share, and the request for a page.
 
 Pages and actions are different routes: a page is a GET without side effects, an action is a POST of a form. Every
-action names the console as its program (VIA), so that journals distinguish it from one of the command line.
+action names the console as its program (VIA), so that journals distinguish it from an action of the command line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ConsoleContext:
 
 @dataclass(slots=True)
 class ConsoleCall(Call[ConsoleContext]):
-    """A request of a page."""
+    """A request for a page or an action."""
 
     @property
     def upstream(self) -> Upstream:
@@ -63,7 +63,7 @@ class ConsoleCall(Call[ConsoleContext]):
         return self.context.renderer.page(template, **values)
 
     def notice(self, text: str, *failures: PosthouseError) -> HttpResponse:
-        """Return the notice of what an action did; the page is loaded again."""
+        """Return a notice of the result of an action; it makes the page reload its content."""
         response = self.page("notice.html", text=text, failures=failures)
         response.headers["HX-Trigger"] = "console-changed"
         return response
@@ -76,14 +76,14 @@ class Form:
         self._pairs = pairs
 
     def one(self, name: str) -> str:
-        """Return a field that must be there; raises console_form_invalid."""
+        """Return a required field; raises console_form_invalid if it is missing or empty."""
         found = self.optional(name)
         if not found:
             raise error("console_form_invalid", reason=f"{name} is missing")
         return found
 
     def optional(self, name: str) -> str:
-        """Return a field, or an empty text."""
+        """Return a field, or an empty string."""
         return next((value for each, value in self._pairs if each == name), "")
 
     def all(self, name: str) -> list[str]:

@@ -22,7 +22,7 @@ from posthouse.model.clock import parse_utc
 
 PAGE = 25
 TEXT_MAX = 4_000  # characters of a message that a thread shows; its own page shows all
-BAR_WIDTH = 100.0  # of the chart beside the steps of a message, in units of its own
+BAR_WIDTH = 100.0  # of the chart beside the steps of a message, in SVG user units
 _BAR_LEAST = 1.0  # a step that took no time is still visible
 
 
@@ -119,7 +119,7 @@ def _span_ms(steps: Iterable[Mapping[str, Any]]) -> float:
 
 
 def _with_bars(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the steps, each with a bar from the time of the step before to its own."""
+    """Return the steps, each with a bar from the time of the previous step to its own."""
     scale, end, shown = BAR_WIDTH / (_span_ms(steps) or 1), 0.0, []
     for step in steps:
         start, end = end, end if step["after_ms"] is None else step["after_ms"] * scale
@@ -142,7 +142,7 @@ def _known_steps(
 
 
 async def _bus_steps(call: ConsoleCall, event_id: str, client_message_id: str | None) -> list[Step]:
-    """Return the steps on the bus of this host; remembered, because a large bus takes long to search."""
+    """Return the steps on the bus of this host; cached, because a large bus takes long to search."""
     upstream = call.upstream
     search = partial(asyncio.to_thread, upstream.find_bus_steps, event_id, client_message_id, upstream.mesh)
     return await upstream.remember(f"bus steps of {event_id}", search) or []

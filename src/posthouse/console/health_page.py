@@ -1,7 +1,7 @@
 """The page Health: the state of daemon and relay, their load and storage, refusals, and warnings.
 
 Figures come from the metrics of relay and daemon, sampled while the console runs; the relay shows them to its admins.
-Warnings are the daemon's own reports, events that need a person, and refusals of the last hour.
+Warnings come from the state of daemon, relays, webhooks, mesh and audit, and from events that need attention.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _UPKEEP = (
 
 
 class Warning(NamedTuple):  # noqa: A001 - the page's word
-    """Something that needs a person."""
+    """A state or an event that needs a person's attention."""
 
     text: str
     at: str | None = None
@@ -156,7 +156,7 @@ class ShownWebhook(NamedTuple):
 
 
 async def _webhooks(upstream: Upstream) -> list[ShownWebhook]:
-    """Return the webhooks of the mesh that the person may see; none of a relay that has no webhooks."""
+    """Return the webhooks of the mesh that the user may see; empty if the relay does not list them."""
     found = await attempt(upstream.relay.webhooks.all(upstream.mesh))
     if found.value is None:
         return []
@@ -186,10 +186,10 @@ def _cluster_warnings(cluster: ClusterState | None) -> Iterator[Warning]:
     if cluster is None or not cluster.relays:
         return
     if cluster.leader is None:
-        yield Warning("No relay leads: locks wait until one does.")
+        yield Warning("No relay is the leader: locks wait until there is one.")
     for each in cluster.relays:
         if not each.is_alive:
-            hint = "Its clients continue at another one; the leader forgets it after a while."
+            hint = "Its clients continue at another relay; the leader removes it from the list after a while."
             yield Warning(f"The relay {each.url} has been silent for {seconds(each.silent_s)}.", hint=hint)
 
 
@@ -214,14 +214,14 @@ def _shares(usage: MeshUsage) -> list[Share]:
 
 
 def _rules(limits: MeshLimits, series: Series) -> Iterator[str]:
-    """Describe in words what the relay removes from the mesh automatically."""
+    """Yield one sentence for each rule by which the relay removes or refuses events of the mesh."""
     for each in limits.max_age:
         kinds = f"{each.first_kind}" if each.first_kind == each.last_kind else f"{each.first_kind} to {each.last_kind}"
         yield f"Events of kind {kinds} are kept for {seconds(each.max_age_s)}."
     if limits.max_age and series.value("posthouse_relay_clock_steady") == 0:
-        yield "Nothing is deleted because of its age until the clock of the relay has been steady for an hour."
+        yield "No event is deleted for its age until the clock of the relay has been steady for an hour."
     if limits.versions is not None:
-        yield f"Of each address {limits.versions} version{'s are' if limits.versions > 1 else ' is'} kept."
+        yield f"Of each coordinate, {limits.versions} version{'s are' if limits.versions > 1 else ' is'} kept."
     if limits.is_bounded:
         drops = limits.on_full is OnFull.DROP_OLDEST
         yield "A full mesh drops its oldest events." if drops else "A full mesh refuses new events."
@@ -235,7 +235,7 @@ def _usage_warnings(usage: MeshUsage | None) -> Iterator[Warning]:
 
 
 def _upkeep(series: Series) -> Iterator[tuple[str, str]]:
-    """Yield the work of the relay's sweepers, and when it was done; the relay in charge shows it to its admins."""
+    """Yield the results of the relay's sweepers, and their age; only the leader has them, for its admins."""
     for name, words in _UPKEEP:
         if (value := series.value(name)) is not None:
             yield words, f"{value:,.0f}"
@@ -246,7 +246,7 @@ def _upkeep(series: Series) -> Iterator[tuple[str, str]]:
 def _warnings(
     upstream: Upstream, daemon: Found[Health], info: Found[dict[str, Any]], audit: LastAudit | None
 ) -> list[Warning]:
-    """Return what needs attention now, then the newest events that did."""
+    """Return the current warnings, then the newest events that are warnings."""
     found = [_failure(each) for each in (daemon.failure, info.failure) if each is not None]
     if daemon.value is not None:
         found += _daemon_warnings(daemon.value)
@@ -272,7 +272,7 @@ def _failure(failure: PosthouseError) -> Warning:
 
 def _daemon_warnings(health: Health) -> Iterator[Warning]:
     if not health.connected:
-        yield Warning(f"The daemon has no connection to its relay: {health.relay_error or 'it is trying'}.")
+        yield Warning(f"The daemon has no connection to its relay: {health.relay_error or 'it is connecting'}.")
     if health.refusal is not None:
         yield Warning(f"The relay does not admit this host: {health.refusal}.")
     if not health.writable:

@@ -1,8 +1,8 @@
-"""The newest headers of events, kept for all open pages: one upstream feeds any number of tabs.
+"""The headers of the newest events, kept for all open pages: one upstream feeds any number of tabs.
 
-Rows are numbered in the order in which the console saw them; a page resumes after the last number it has. A row of
-the relay also carries the relay's cursor, so that a page which was away for longer than the feed remembers gets the
-missing events from the relay itself. Only headers are kept: never the content of a message.
+Rows are numbered in the order in which the console received them; a page resumes after the last number it has. A row
+of the relay also carries the relay's cursor, so that a page whose next rows the feed has dropped gets the missing
+events from the relay itself. Only headers are kept: never the content of a message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS = {
 }
 _SHOWN_TAGS = 4
 _SHOWN_CHARACTERS = 40  # of the value of a tag
-#: events of the daemon that change what a page shows
+#: events of the daemon that need the attention of a person
 _WARNINGS = frozenset({"outbox_dead", "outbox_pressure", "system"})
 
 
@@ -50,7 +50,7 @@ class LiveRow(NamedTuple):
     to_agent: str = ""
     detail: str = ""
     event_id: str = ""
-    #: to continue after this event at the relay
+    #: cursor after this event at the relay
     cursor: str | None = None
 
     @property
@@ -60,7 +60,7 @@ class LiveRow(NamedTuple):
 
 
 class LiveFeed:
-    """The newest rows, and the pages that wait for more."""
+    """The newest rows, and the streams of pages that wait for more."""
 
     def __init__(self, kept: int = KEPT_ROWS) -> None:
         self._rows: deque[LiveRow] = deque(maxlen=kept)
@@ -68,7 +68,7 @@ class LiveFeed:
         self.newest = 0
 
     def add(self, make: Callable[[int], LiveRow]) -> None:
-        """Add the row that `make` returns for the next number, and wake the pages."""
+        """Add the row that `make` returns for the next number, and notify the pages."""
         self.newest += 1
         self._rows.append(make(self.newest))
         for waiting in self._waiting:
@@ -84,7 +84,7 @@ class LiveFeed:
 
     @contextmanager
     def listen(self) -> Iterator[asyncio.Event]:
-        """Return an event that is set whenever there are new rows."""
+        """Yield an event that is set whenever there are new rows."""
         waiting = asyncio.Event()
         self._waiting.add(waiting)
         try:
@@ -108,7 +108,7 @@ def row_of_event(number: int, event: Event, cursor: str | None) -> LiveRow:
 
 
 def _about(event: Event) -> str:
-    """Return what an event other than a message is about, from its tags."""
+    """Return a short description, from its tags, of an event that is not a message."""
     if event.kind in (CONFIRMATION, RECEIPT):
         count = len(event.values("e"))
         return f"{count} message" if count == 1 else f"{count} messages"

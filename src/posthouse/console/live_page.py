@@ -33,7 +33,7 @@ _HEADERS = {"Content-Type": "application/x-ndjson", **SAFETY_HEADERS}
 
 
 class LiveFilter(NamedTuple):
-    """Which rows a page shows; the fields are parameters of its address."""
+    """Selects the rows that a page shows; the fields are parameters of its address."""
 
     source: str = ""
     kind: str = ""
@@ -91,13 +91,13 @@ async def stream_rows(call: ConsoleCall) -> HttpResponse:
 
 
 class LiveReader:
-    """The position of one page in the feed, and reading rows from the relay that the feed has dropped."""
+    """Reads new rows for one page: from the feed, or from the relay if the feed has dropped some."""
 
     def __init__(self, upstream: Upstream, number: int, cursor: str) -> None:
-        #: of the last row that the page has
+        #: number of the last row that the page has
         self.number = number
         self._upstream = upstream
-        #: of the last event of the relay that the page has; empty: none
+        #: cursor of the last event of the relay that the page has; empty: none
         self._cursor = cursor
         #: seq through which rows were read from the relay itself
         self._passed = 0
@@ -111,7 +111,7 @@ class LiveReader:
         """Yield the rows after the position, oldest first, and move it; at least one list, which may be empty."""
         feed = self._upstream.feed
         if self._cursor and not feed.has_all_after(self.number):
-            known = feed.newest  # the relay has committed what the feed has, so its answer covers this much
+            known = feed.newest  # the relay has committed all events in the feed, so its answer covers them
             try:
                 async for rows in self._stored_rows():
                     yield rows
@@ -119,7 +119,7 @@ class LiveReader:
                 if failure.code not in _LOST_CURSOR:
                     await asyncio.sleep(_RETRY_S)
                     return
-                self._cursor = ""  # the relay was restored: the feed is all there is
+                self._cursor = ""  # the relay was restored or has pruned these events: only the feed is left
             rows = [row for row in feed.after(self.number) if row.number <= known and row.source == DAEMON]
             self.number = known
         else:
@@ -145,7 +145,7 @@ class LiveReader:
 
 
 async def stream_changes(call: ConsoleCall) -> HttpResponse:
-    """Stream a line whenever there is news, so that a page reloads its content."""
+    """Stream a line whenever there are new rows, so that a page reloads its content."""
     feed = call.upstream.feed
     with call.context.streams.enter(), feed.listen() as news:
         response = await _open(call)

@@ -61,7 +61,7 @@ async def _history(call: ConsoleCall) -> Found[JournalPage]:
 
 
 def _lines(history: Found[JournalPage]) -> list[dict[str, Any]]:
-    """Return the records of the history as the page shows them."""
+    """Return the journal records of the history as values for the template."""
     if history.value is None:
         return []
     return [

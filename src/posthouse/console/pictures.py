@@ -28,7 +28,7 @@ class Vertex(NamedTuple):
     x: float = 0.0
     y: float = 0.0
     radius: float = 8.0
-    #: start, middle or end: towards which side its label is written
+    #: text-anchor of the label: start, middle or end
     anchor: str = "middle"
     label_x: float = 0.0
     label_y: float = 0.0
@@ -51,7 +51,7 @@ class Graph(NamedTuple):
     arrows: list[Arrow]
     #: parties that were left out
     hidden: int
-    #: the part of the picture that is used: y of its upper edge, and its size
+    #: the used part of the picture: y of its upper edge, and its size
     top: float
     height: float
     width: int = GRAPH_WIDTH
@@ -84,7 +84,7 @@ def _place(vertices: Sequence[Vertex], busy: Mapping[str, int]) -> list[Vertex]:
     placed = []
     longest = min(_LABEL_MAX, max((len(each.label) for each in vertices), default=0))
     margin_x = 30 + _CHARACTER_X * longest
-    first_angle = math.pi if len(vertices) == 2 else math.pi / 2  # two stand side by side
+    first_angle = math.pi if len(vertices) == 2 else math.pi / 2  # two vertices stand side by side
     for number, vertex in enumerate(vertices):
         angle = 2 * math.pi * number / len(vertices) - first_angle
         x = middle_x + (middle_x - margin_x) * math.cos(angle)
@@ -132,7 +132,7 @@ class Spark(NamedTuple):
     area: str
     most: float
     newest: float
-    #: between the first value and the newest
+    #: intervals between the first value and the newest
     steps: int
     width: int = 280
     height: int = 64

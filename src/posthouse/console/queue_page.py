@@ -1,7 +1,7 @@
 """The page Queues: messages that wait at the relay and in this host's outbox, dead letters, requeue and purge.
 
-Admins see every queue of the mesh, others their own. Nothing here shows the content of a message. Actions work on the
-rows that were ticked: a bulk action is one request per queue, and each row is refused or done on its own.
+Admins see every queue of the mesh, others their own. The page never shows the content of a message. Actions work on
+the ticked rows: a bulk action is one request per queue, and each row succeeds or fails on its own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.message_api import QueueRows
 
 PAGE = 50
-QUEUES_MAX = 1_000  # that are read and sorted; for a mesh with more, `posthouse queue` is the better tool
-_DIGITS_MAX = 9  # of the number of queues that a page skips
+QUEUES_MAX = 1_000  # queues that are read and sorted; for a mesh with more, `posthouse queue` is the better tool
+_DIGITS_MAX = 9  # of the parameter `skip`
 _STATES = ("parked", "open", "dead", "rejected", "queued", "sent")
 _OUTBOX_STATES = ("dead", "pending", "inflight", "done", "aborted")
 
@@ -70,7 +70,7 @@ def _choice(given: str, known: tuple[str, ...]) -> str:
 
 
 def _skipped(given: str, count: int) -> int:
-    """Return how many queues precede the page; none if the page would be empty."""
+    """Return the number of queues before the page; 0 if the page would be empty."""
     is_number = given.isascii() and given.isdecimal() and len(given) <= _DIGITS_MAX
     return int(given) if is_number and int(given) < count else 0
 
@@ -94,12 +94,12 @@ async def purge_deliveries(call: ConsoleCall) -> HttpResponse:
 
 
 def _ticked(form: Form) -> dict[str, list[str]]:
-    """Return the ticked messages by queue; each box has the recipient and the id of its message."""
+    """Return the ticked messages by queue; the value of a checkbox is the recipient and the id of its message."""
     chosen: dict[str, list[str]] = defaultdict(list)
     for value in form.all("delivery"):
         node, _, message_id = value.rpartition(" ")
         if not node:
-            raise error("console_form_invalid", reason="a box names no message")
+            raise error("console_form_invalid", reason="a checkbox names no message")
         chosen[node].append(message_id)
     if not chosen:
         raise error("console_form_invalid", reason="no message is ticked")
@@ -113,7 +113,7 @@ async def requeue_rows(call: ConsoleCall) -> HttpResponse:
 
 
 async def drop_rows(call: ConsoleCall) -> HttpResponse:
-    """Give up rows of the outbox."""
+    """Drop rows of the outbox."""
     daemon = call.upstream.daemon
     return await _each_row(call, "dropped", lambda row: daemon.drop(row, via=VIA))
 

@@ -23,11 +23,11 @@ from posthouse.model.limits import SECOND_NS
 from posthouse.model.node import node_from_hex
 
 WINDOW_S = 3_600
-_SEEN_S = 7 * 86_400  # how far back the page looks for a sign of life
+_SEEN_S = 7 * 86_400  # how far back the page looks for the last message of an agent
 _JOURNAL_PAGES = 4  # that the graph reads at most
 _JOURNAL_PAGE = 500  # records
 _THREADS = 50
-#: what the profile of an agent leaves out where it says nothing
+#: defaults of the fields that the profile of an agent leaves out
 _NO_AGENT = {"program": None, "summary": "", "status": None, "paused_until": None, "online": False}
 _OVER = frozenset({"answered", "dead", "aborted", "rejected", "expired", "not_queued"})
 _WAITS_SHOWN = 12
@@ -41,7 +41,7 @@ class Party(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """An agent that asked and has no answer."""
+    """An agent that has asked another one and has no answer yet."""
 
     party: Party
     on: Party
@@ -97,7 +97,7 @@ async def _hosts(upstream: Upstream, peers: Found[dict[str, Any]]) -> list[dict[
 
 
 async def _traffic(call: ConsoleCall, since: str) -> Found[Traffic]:
-    """Return the pairs that exchanged messages: of this host and, with the right to see them, between other hosts."""
+    """Return the message counts by pair of parties: of this host and, for admins, also between other hosts."""
     upstream = call.upstream
     own = await attempt(upstream.daemon.traffic(since))
     health = await attempt(upstream.daemon.health())
@@ -131,7 +131,7 @@ async def _journal_traffic(upstream: Upstream, since_ns: int, own_node: str | No
         before = page.cursor
         if before is None or not page.records or page.records[-1].at_ns < since_ns:
             break
-    else:  # there are more in the time that was asked for
+    else:  # the pages read do not reach back to since_ns, so the counts begin later
         since_ns = page.records[-1].at_ns
     is_received = own_node is not None  # topic posts that this host received are in its own traffic
     exchanges = [
@@ -180,7 +180,7 @@ def _host_seen(last_seen: Mapping[Party, str]) -> dict[str, str]:
 
 
 async def _waiting(upstream: Upstream, threads: Sequence[ThreadSummary]) -> list[Waiting]:
-    """Return the agents that wait, as far as daemon and relay know."""
+    """Return the agents that wait for an answer, as far as daemon and relay know."""
     asking = [thread.last for thread in threads if _is_waiting(thread, thread.last.state)]
     return waiting_parties(threads, await upstream.message_states(asking))
 

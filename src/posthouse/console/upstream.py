@@ -1,7 +1,7 @@
 """The console's connections to daemon and relay: one client and one stream each, however many pages are open.
 
-Daemon and relay may be unreachable at any time: pages show what is available with the reason why the rest is missing,
-and the streams resume by themselves. Everything happens with the rights of the user's key.
+Daemon and relay may be unreachable at any time: pages show the available parts and why the others are missing, and the
+streams reconnect by themselves. Everything happens with the rights of the user's key.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SAMPLE_S = 10.0  # between samples of metrics
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    """The answer of daemon or relay, or the reason why there is none."""
+    """The answer of daemon or relay, or the error that came instead."""
 
     value: T | None
     failure: PosthouseError | None = None
@@ -52,7 +52,7 @@ class Found(Generic[T]):
 
 
 async def attempt(asked: Awaitable[T]) -> Found[T]:
-    """Wait for an answer; a refusal is part of the result."""
+    """Wait for an answer; return an error as part of the result."""
     try:
         return Found(await asked)
     except PosthouseError as failure:
@@ -125,7 +125,7 @@ class Upstream:
         return {each.node: each.name for each in members or () if each.name}
 
     async def remember(self, name: str, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Return an answer that is cached for a few seconds; None if there is none."""
+        """Return the answer of `ask`, cached for a few seconds; None if it failed."""
         now_ns = self.clock.boot_ns()
         asked_ns, value = self._cached.get(name, (None, None))
         if asked_ns is None or now_ns - asked_ns > _REMEMBERED_S * SECOND_NS:
@@ -134,7 +134,7 @@ class Upstream:
         return value
 
     async def message_states(self, messages: Iterable[ThreadMessage]) -> dict[str, str]:
-        """Return, by message id, the relay's state of own messages that are just `sent` for the daemon.
+        """Return, by message id, the relay's state of own messages for which the daemon only knows `sent`.
 
         A recipient that refuses a message, or never reads it, sends no receipt to the sender's daemon.
         """
@@ -169,7 +169,7 @@ class Upstream:
         return state
 
     async def _keep_running(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work forever; restart it after a refusal, with a growing delay."""
+        """Run work again whenever it ends; the delay grows with each failure."""
         backoff = Backoff(first_s=0.2, max_s=5.0)
         while True:
             try:

@@ -1,1 +1,1 @@
-"""The Model Context Protocol on a daemon: agents send, read, wait and lock as the member of that daemon."""
+"""The Model Context Protocol on a daemon: agents send, read, wait and lock through the daemon of their host."""

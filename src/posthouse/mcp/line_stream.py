@@ -31,7 +31,7 @@ class PipeQuery(msgspec.Struct):
 
     #: process that started the pipe
     pid: int
-    #: wanted name of the agent
+    #: requested name of the agent
     as_: str | None = msgspec.field(default=None, name="as")
     #: mesh that the tools use; None: the default one of the daemon
     mesh: str | None = None
@@ -92,7 +92,7 @@ async def _answer(line: bytes | None, session: McpSession, response: StreamRespo
 
 
 async def read_lines(request: BaseRequest) -> AsyncIterator[bytes | None]:
-    """Yield the lines of a request's body; None for one that is too long, which is skipped."""
+    """Yield the lines of a request's body; yield None in place of a line that is too long."""
     rest = bytearray()
     is_skipping = False
     try:

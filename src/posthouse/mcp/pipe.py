@@ -16,7 +16,7 @@ import time
 
 from posthouse.mcp import protocol
 
-TYPE_CHECKING = False  # see posthouse.cli.main
+TYPE_CHECKING = False  # see posthouse.lazy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,14 +28,14 @@ GRACE_S = 10.0  # for a lost daemon to come back before the calls that wait for 
 RETRY_S = 0.1  # between attempts to reach a lost daemon while calls wait
 IDLE_RETRY_S = 5.0  # while no call waits
 DRAIN_S = 5.0  # for running calls after the end of the input
-SENDS_MAX = 3  # attempts of one request: a request that crashes every daemon must not go on doing so
+SENDS_MAX = 3  # attempts per request: one that crashes the daemon must not crash every later one
 _CHUNK_BYTES = 65_536
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _OPTIONS = ("--as", "--dir", "--mesh")
 
 
 def run(words: Sequence[str]) -> int | Sequence[str]:
-    """Serve until stdin ends; return the words themselves if they are not options of the pipe."""
+    """Serve until stdin ends and return the exit code, or return the words if they are not options of the pipe."""
     options = read_options(words)
     if options is None:
         return words
@@ -44,7 +44,7 @@ def run(words: Sequence[str]) -> int | Sequence[str]:
     try:
         pipe.serve()
     except (KeyboardInterrupt, BrokenPipeError):
-        pass  # the program has ended; nothing can get lost here
+        pass  # the program has ended; the pipe holds nothing that could be lost
     finally:
         pipe.close()
     return 0
@@ -65,7 +65,7 @@ def read_options(words: Sequence[str]) -> dict[str, str] | None:
 
 
 def directories(given: str | None, mesh: str | None) -> list[str]:
-    """Return the directory in which the daemon may be: the given one, else that of the home."""
+    """Return the directories to search for the daemon: the given one, else those of the home, the former one last."""
     if given is not None:
         return [os.path.abspath(os.path.expanduser(given))]  # noqa: PTH100, PTH111
     home = os.path.expanduser(os.environ.get("POSTHOUSE_HOME") or "~/.posthouse")  # noqa: PTH111
@@ -90,7 +90,7 @@ class Pipe:
         self._daemon: DaemonStream | None = None
         self._failure: PosthouseError | None = None
         self._is_input_over = False
-        #: until then calls wait for the daemon that was lost
+        #: time until which calls wait for a lost daemon to return
         self._grace_until = 0.0
         self._retry_at = 0.0
 
@@ -111,13 +111,13 @@ class Pipe:
                 self._reach_daemon()
 
     def close(self) -> None:
-        """Close the connection to the daemon, which ends every call that still runs."""
+        """Close the connection to the daemon, which cancels every running call."""
         if self._daemon is not None:
             self._daemon.close()
 
     def _poll(self) -> set[int]:
         poll = select.poll()
-        poll.register(self._stdout, 0)  # only for its end
+        poll.register(self._stdout, 0)  # reports only that the reader has closed it
         if not self._is_input_over:
             poll.register(self._stdin, select.POLLIN)
         if self._daemon is not None:
@@ -198,7 +198,7 @@ class Pipe:
     # the connection
 
     def _reach_daemon(self) -> None:
-        """Connect and send the waiting requests; without a daemon, answer in its place."""
+        """Connect and send the waiting requests; without a daemon, answer them here after the grace period."""
         try:
             self._daemon = self._connect()
         except (OSError, ValueError) as failure:
@@ -234,7 +234,7 @@ class Pipe:
     # answers of the pipe itself
 
     def _refuse(self, request_id: object) -> None:
-        """Answer a request that no daemon answers."""
+        """Answer a request in place of the daemon: with a tool list or the like, or with an error."""
         line, _ = self._waiting.pop(request_id)
         message = protocol.parse(line)
         failure = self._failure or _unreachable(self._places[0], ValueError("it ended during this call"))
@@ -307,7 +307,7 @@ class DaemonStream:
 
     @property
     def descriptor(self) -> int:
-        """What to poll."""
+        """The file descriptor to poll."""
         return self._socket.fileno()
 
     def write(self, line: bytes) -> None:

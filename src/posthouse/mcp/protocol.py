@@ -12,7 +12,7 @@ import json
 
 from posthouse.version import __version__
 
-TYPE_CHECKING = False  # see posthouse.cli.main
+TYPE_CHECKING = False  # see posthouse.lazy
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
@@ -38,7 +38,7 @@ VERSION_META = _PREFIX + "protocolVersion"
 CLIENT_META = _PREFIX + "clientInfo"
 _CAPABILITIES_META = _PREFIX + "clientCapabilities"
 _SERVER_META = _PREFIX + "serverInfo"
-#: where a refused tool call has its error for programs
+#: key in `_meta` of a refused call: the error as JSON, for programs
 ERROR_META = "posthouse/error"
 SERVER_INFO = {"name": "posthouse", "version": __version__}
 _CAPABILITIES: Message = {"tools": {}}
@@ -62,7 +62,7 @@ class ProtocolError(Exception):
 
 
 def parse(data: bytes | str) -> Message:
-    """Return one JSON-RPC message, or raise the error in it."""
+    """Return one JSON-RPC message, or raise ProtocolError if it is invalid."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as fault:
@@ -73,7 +73,9 @@ def parse(data: bytes | str) -> Message:
         raise ProtocolError(INVALID_REQUEST, "the method is not a string")
     if not isinstance(value.get("params", {}), dict):
         raise ProtocolError(INVALID_PARAMS, "params is not an object")
-    has_id = "id" in value and ("method" in value or value["id"] is not None)  # null: of a request without a usable id
+    has_id = "id" in value and (
+        "method" in value or value["id"] is not None
+    )  # null: a response to a request without a usable id
     if has_id and (isinstance(value["id"], bool) or not isinstance(value["id"], int | str)):
         raise ProtocolError(INVALID_REQUEST, "the id is neither a number nor a string")
     return value
@@ -85,7 +87,7 @@ def is_request(message: Message) -> bool:
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """Return a message as one line of JSON, without its end."""
+    """Return a message as one line of JSON, without the line break."""
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
@@ -95,7 +97,7 @@ def params_of(message: Message) -> Message:
 
 
 def meta_of(message: Message) -> Message:
-    """Return `_meta` of a request; anything but an object counts as none."""
+    """Return `_meta` of a request, empty if it is absent or not an object."""
     meta = params_of(message).get("_meta")
     return meta if isinstance(meta, dict) else {}
 
@@ -109,7 +111,7 @@ def client_name(message: Message) -> str | None:
 
 
 def is_stateless(message: Message) -> bool:
-    """Return True if a request carries its protocol version; raise the error in it."""
+    """Return True if a request carries its protocol version; raise ProtocolError if its `_meta` is invalid."""
     meta = meta_of(message)
     if VERSION_META not in meta or message["method"] == "initialize":
         return False
@@ -123,7 +125,7 @@ def is_stateless(message: Message) -> bool:
 
 
 def initialize_result(message: Message, instructions: str = INSTRUCTIONS) -> Message:
-    """Return the answer to `initialize`: the version that the client asks for, or the newest that it could use."""
+    """Return the answer to `initialize`, with the requested version, or the newest one if that is not supported."""
     wanted = params_of(message).get("protocolVersion")
     return {
         "protocolVersion": wanted if wanted in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1],
@@ -140,7 +142,7 @@ def discover_result(instructions: str = INSTRUCTIONS) -> Message:
 
 
 def simple_result(message: Message, tools: list[Message], instructions: str = INSTRUCTIONS) -> Message | None:
-    """Return the result of a request that calls no tool, or None for `tools/call`; raise the error in it."""
+    """Return the result of a request that calls no tool, or None for `tools/call`; raise ProtocolError if invalid."""
     method = message["method"]
     stateless = is_stateless(message)
     if method == "tools/call":
@@ -160,7 +162,7 @@ def simple_result(message: Message, tools: list[Message], instructions: str = IN
 
 
 def error_body(code: str, text: str, hint: str, fields: Mapping[str, object] | None = None) -> Message:
-    """Return the body of an error for a model."""
+    """Return an error in the form that models read."""
     extra = {name: value for name, value in (fields or {}).items() if name not in ("code", "message", "hint")}
     return {"code": code, "message": text, "hint": hint} | extra
 
@@ -191,6 +193,6 @@ def error_response(request_id: int | str | None, failure: ProtocolError) -> Mess
 
 
 def progress(token: int | str, passed: float, total: float, text: str) -> Message:
-    """Return the notification that a call still runs."""
+    """Return the notification that a call is still running."""
     params = {"progressToken": token, "progress": passed, "total": total, "message": text}
     return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}

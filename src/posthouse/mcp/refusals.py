@@ -1,7 +1,7 @@
 """Refusals for agents: code, message, fields, and a hint in terms of the tools and their arguments.
 
-The registry's hints are for people, with commands that a model would try in a shell. A code that is not here keeps
-that hint: the agent shows it to its user. If you rename a tool or an argument: change it here too, a test compares.
+The registry's hints are for people, with commands that a model would try in a shell. A code that is not listed here
+keeps that hint: the agent shows it to its user. If you rename a tool or an argument: rename it here, a test compares.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from posthouse.model.errors import PosthouseError
 
 _LATER = "Nothing was written. Call the tool again in a moment."
 _USER = "You cannot change this: tell your user. "
-#: error code -> hint; {field} stands for a field of the case
+#: error code -> hint; {field} stands for a field of the error
 AGENT_HINTS: dict[str, str] = {
     # send, history
     "member_name_unknown": "Call `who` and use one of its names.",
     "agent_unknown": "Call `who` and use one of its names.",
     "recipient_agent_unknown": "Call `who` and use one of its names.",
     "agent_retired": "Call `who` and write to another agent or to its host.",
-    "agent_full": "Its inbox is full of unread mail. Write to its host, or `send` again later.",
+    "agent_full": "The agent's inbox is full of unread mail. Write to its host, or `send` again later.",
     "recipient_ambiguous": "Give `to` as NAME@HOST, as `who` shows it.",
     "address_invalid": "Give `to` as NAME@HOST, as `who` shows it.",
     "topic_unknown": "`who` lists the topics; `topic` with action create makes one.",
@@ -31,18 +31,18 @@ AGENT_HINTS: dict[str, str] = {
     "budget_exceeded": "This conversation has used up its budget. If it must continue, `send` without `reply_to`.",
     "idempotency_key_reused": "Repeat the call unchanged, or leave `idempotency_key` out to send a new message.",
     "id_invalid": "Use an id exactly as `inbox`, `read` or `send` gave it; leave `idempotency_key` out.",
-    "no_responder": "It is not online. `send` without `wait_s`: it reads the message when it is back.",
-    "responder_busy": "It is busy. `send` without `wait_s`: it reads the message later.",
-    "request_failed": "It could not do it, for the reason above.",
-    "request_timeout": "No reply in time; it will not act on the message now. `send` again with more `wait_s`.",
-    "queue_full": "The reader has to read first. `send` again later.",
+    "no_responder": "The recipient is not online. `send` without `wait_s`: it reads the message when it is back.",
+    "responder_busy": "The recipient is busy. `send` without `wait_s`: it reads the message later.",
+    "request_failed": "The recipient could not do what you asked.",
+    "request_timeout": "No reply in time; the recipient will not act on it now. `send` again with more `wait_s`.",
+    "queue_full": "The recipient has to read its mail first. `send` again later.",
     "rate_limited": _LATER,
     "insufficient_storage": _USER + "The disk of this host is full, or the relay has been away for long.",
-    "cursor_invalid": "Give `before` exactly as the last `history` gave it, or leave it out.",
+    "cursor_invalid": "Give `before` exactly as the last `history` returned it, or leave it out.",
     # read, status
     "inbox_item_unknown": "Use an `id` from `inbox`, `wait` or `history`.",
-    "outbox_row_unknown": "Use the `id` that `send` gave.",
-    "message_unknown": "Use the `id` that `send` gave.",
+    "outbox_row_unknown": "Use the `id` that `send` returned.",
+    "message_unknown": "Use the `id` that `send` returned.",
     "id_ambiguous": "Give more digits of the `id`.",
     "message_stale": "Ask its sender if it still holds: `send` with `reply_to`. `read` with `confirm` shows it anyway.",
     # lock
@@ -65,13 +65,13 @@ AGENT_HINTS: dict[str, str] = {
     "daemon_busy": _LATER,
     "daemon_stopping": _LATER,
     "not_member": _USER + "The host is not a member of the mesh `{mesh}`.",
-    "key_not_approved": _USER + "The new key of this host waits for an admin of the mesh `{mesh}`.",
+    "key_not_approved": _USER + "The new key of this host waits for approval by an admin of the mesh `{mesh}`.",
     "right_missing": _USER + "The host has no right to do this.",
 }
 
 
 def agent_hint(failure: PosthouseError) -> str:
-    """Return the hint for an agent about a failure."""
+    """Return the hint that an agent gets for a failure; a guess such as `Did you mean ...?` is kept."""
     hint = AGENT_HINTS.get(failure.code)
     if hint is None:
         return failure.hint
@@ -86,7 +86,7 @@ class _Fields(dict[str, object]):
 
 
 def refused(failure: PosthouseError) -> Message:
-    """Return a failure as the result of a call, with a hint in the words of the tools."""
+    """Return a failure as the result of a call, with a hint in terms of the tools."""
     return protocol.refused_call(
         protocol.error_body(failure.code, str(failure), agent_hint(failure), _jsonable(failure.fields))
     )

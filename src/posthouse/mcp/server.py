@@ -3,7 +3,7 @@
 A session learns its program from the first request, registers its agent with the daemon, and answers requests with
 the tools. Tools use the daemon's own local API through the agent's client, so MCP has no second set of rules. Every
 outcome of a call is a result; a refusal is a result with isError and one JSON object with code, message and hint, so
-that the model can act on it. Only a request that the protocol does not know is an error of the protocol.
+that the model can act on it. Only a request that the protocol does not define is a protocol error.
 If you change a tool: `python -m posthouse.mcp.server > src/posthouse/mcp/definitions.json`.
 """
 
@@ -44,10 +44,10 @@ CALLS_MAX = 64  # at once in one session: more than any program sensibly needs
 #: sends a notification to the client
 Notify = Callable[[Message], Awaitable[None]]
 _UNNAMED = "agent"
-#: names of programs in the protocol, without words such as `client`
+#: endings of program names in the protocol that agent names leave out
 _CLIENT_SUFFIX = re.compile(r"(-mcp)?-client$")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
-#: the names that the hooks of these programs use
+#: shorter names, the same as those that the hooks of these programs use
 _SHORTER = {"claude-code": "claude", "gemini-cli": "gemini", "cursor-vscode": "cursor"}
 
 
@@ -79,7 +79,7 @@ class McpServer:
         self._clients: dict[tuple[str, str | None], AsyncDaemonClient] = {}
         #: tasks that serve a pipe
         self.pipes: set[asyncio.Task[Any]] = set()
-        #: sessions over HTTP whose calls run, by session id: another request may cancel them
+        #: sessions over HTTP with running calls, by session id: another request may cancel these calls
         self.http_sessions: dict[str, McpSession] = {}
 
     def client(self, agent: str, mesh: str | None) -> AsyncDaemonClient:
@@ -90,7 +90,7 @@ class McpServer:
         return self._clients[agent, mesh]
 
     async def close(self) -> None:
-        """End every pipe, with its running calls; its other end connects again to the next daemon."""
+        """End the connection of every pipe, with its running calls; the pipes connect to the next daemon."""
         for task in self.pipes:
             task.cancel()
         await asyncio.gather(*self.pipes, return_exceptions=True)
@@ -112,7 +112,7 @@ class McpSession:
         project: str | None = None,
         key: str | None = None,
     ) -> None:
-        """Begin a session; `name` is the agent's wanted name, `key` makes the requests of the session repeatable."""
+        """Begin a session; `name` is the agent's requested name, `key` makes the requests of the session repeatable."""
         self._server = server
         self._name = name
         self._mesh = mesh
@@ -131,7 +131,7 @@ class McpSession:
 
     @property
     def running(self) -> int:
-        """How many calls run."""
+        """The number of running calls."""
         return len(self._running)
 
     async def answer(self, message: Message, notify: Notify) -> Message | None:
@@ -162,7 +162,7 @@ class McpSession:
             task.cancel()
 
     async def introduce(self) -> None:
-        """Register the agent, so that it can get mail; the first call reports a problem with its name."""
+        """Register the agent so that it can get mail; a failure is only logged here, the first tool call reports it."""
         try:
             await self.agent()
         except PosthouseError as failure:
@@ -188,7 +188,7 @@ class McpSession:
     # tools
 
     async def _run(self, message: Message, notify: Notify) -> Message | None:
-        """Run a tool call that a notification may cancel; then it has no result."""
+        """Run a tool call and return its result, or None if a notification cancelled it."""
         if len(self._running) >= CALLS_MAX:
             return refused(error("daemon_busy", limit=CALLS_MAX))
         request_id = message["id"]

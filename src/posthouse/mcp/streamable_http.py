@@ -1,9 +1,9 @@
 """MCP over streamable HTTP: one POST per message, for programs that do not start `posthouse mcp` themselves.
 
 The server keeps nothing between requests that a restart would lose: a session id is the name of its agent and a random
-part, and any well-formed one is accepted, because the token has already said that the caller may use the tools. A
+part, and any well-formed one is accepted, because the token has already authorized the caller to use the tools. A
 response is plain JSON unless the call reports progress; then it is a stream of events that ends with the response. A
-client that leaves cancels its call. The server never sends on its own, so there is no stream to GET.
+client that disconnects cancels its call. The server never sends unprompted, so there is no stream to GET.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _STATUS = {
 
 
 class HttpQuery(msgspec.Struct):
-    """The query parameters of a client's address."""
+    """The query parameters of the endpoint."""
 
     #: name of the agent
     as_: str | None = msgspec.field(default=None, name="as")
@@ -136,7 +136,7 @@ class _Exchange:
 
 
 def check_headers(request: BaseRequest, message: Message) -> bool:
-    """Return True for a request of a stateless version; raise if its headers do not say what its body says."""
+    """Return True for a request of a stateless version; raise ProtocolError if its headers contradict its body."""
     headers = request.headers
     version = headers.get(_VERSION_HEADER)
     method = message.get("method", "")
@@ -154,12 +154,12 @@ def check_headers(request: BaseRequest, message: Message) -> bool:
     for name, value in expected.items():
         given = headers.getall(name, [])
         if len(given) != 1 or _unwrapped(given[0]) != value:
-            raise ProtocolError(protocol.HEADER_MISMATCH, f"the header {name} does not say what the request says")
+            raise ProtocolError(protocol.HEADER_MISMATCH, f"the header {name} contradicts the request")
     return True
 
 
 def _unwrapped(value: str) -> str | None:
-    """Return a header's text; text that a header cannot carry is wrapped in base64."""
+    """Return a header's text, decoded if it is wrapped in base64; None if that is invalid."""
     wrapped = _WRAPPED.fullmatch(value)
     if wrapped is None:
         return value

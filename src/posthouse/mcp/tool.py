@@ -4,8 +4,8 @@ A handler uses the daemon only. The sender is never an argument: it is the agent
 idempotency key, so it is an argument, or comes from `_meta`: under our own name, or under that of a client known to
 repeat the same id when it repeats a call; else it is the id of the request within its connection. It becomes the
 client_message_id (request_id of a lock), which the daemon stores on disk, so it survives a restart of any process.
-Every agent pays for each definition at every turn: schemas have no titles and no descriptions, and only answers that
-programs evaluate have a schema.
+Every agent pays tokens for each definition at every turn: schemas have no titles and no descriptions, and only answers
+that programs evaluate have a schema.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from posthouse.model.usage import usage_fields
 PROGRESS_EVERY_S = 5.0  # often enough for clients that give up on silence, rare enough to cost nothing
 #: callback(seconds passed, seconds in all, message)
 ReportProgress = Callable[[float, float, str], Awaitable[None]]
-#: in order of preference; the second is the id that Claude Code gives each use of a tool
 #: usage of a message in `_meta`, from programs that know it better than their model
 META_USAGE = "posthouse/usage"
+#: idempotency keys in `_meta`, preferred one first; the second is the id that Claude Code gives each use of a tool
 META_NAMES = ("posthouse/idempotencyKey", "claudecode/toolUseId")
 
 
@@ -59,9 +59,9 @@ class ToolCall:
 
     tool: str
     daemon: AsyncDaemonClient
-    #: the agent that calls
+    #: the calling agent
     agent: str
-    #: reports to the client that the call still waits
+    #: reports to the client that the call is still waiting
     report_progress: ReportProgress
     #: idempotency key, unless the arguments have one
     key: str
@@ -75,7 +75,7 @@ class ToolCall:
     clock: Clock = field(default_factory=system_clock)
 
     def invalid(self, reason: str) -> Exception:
-        """Return the refusal of arguments that fit the schema but not each other."""
+        """Return the error for arguments that fit the schema but not each other."""
         return error("tool_arguments_invalid", tool=self.tool, reason=reason)
 
     def check_wait(self, name: str, seconds: float) -> float:
@@ -85,7 +85,7 @@ class ToolCall:
         return seconds
 
     def since_s(self, start_ns: int) -> float:
-        """Return the seconds since a boot time."""
+        """Return the seconds since a time of the boot clock."""
         return (self.clock.boot_ns() - start_ns) / SECOND_NS
 
     @asynccontextmanager
@@ -121,7 +121,7 @@ class ToolSpec:
     has_output_schema: bool = False
     #: arguments whose maximum is the longest wait of a call
     bounded_by_wait: tuple[str, ...] = ()
-    #: arguments that the tool takes but does not show: programs give them, models never could
+    #: arguments that the tool accepts but does not list: programs give them, models cannot know them
     unlisted: tuple[str, ...] = ()
 
     def definition(self, wait_max_s: int) -> dict[str, Any]:

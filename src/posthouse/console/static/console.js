@@ -8,7 +8,7 @@
   const notice = document.getElementById("notice");
   const REFRESH_MS = 15000;
   const SETTLE_MS = 150;
-  const REST_FACTOR = 4; // rest after a refresh, as a multiple of what it took
+  const REST_FACTOR = 4; // pause after a refresh, as a multiple of its duration
   let token = localStorage.getItem(KEY);
   let stream = null; // AbortController of the open stream
   let isPaused = false;
@@ -38,7 +38,7 @@
       return null;
     }
     const why = parse(await response.text()).querySelector("strong").textContent;
-    return `The console stays closed: ${why}.`;
+    return `The console stays locked: ${why}.`;
   }
 
   // Text of a fragment becomes nodes only here and in htmx; the server has escaped it, and the policy runs no inline code.
@@ -50,7 +50,7 @@
 
   async function fetchPage() {
     const response = await fetch(dataPath(), { headers: headers(), cache: "no-store" });
-    if (response.status === 401) { lock("The console was started again, or this browser never opened its link."); return null; }
+    if (response.status === 401) { lock("The console was restarted, or this browser never opened its link."); return null; }
     loadedAt = Date.now();
     return { ok: response.ok, html: await response.text() };
   }
@@ -65,7 +65,7 @@
     htmx.process(page);
   }
 
-  // Replaces the parts that changed; a part in which a person works (focus, ticks, open details) stays.
+  // Replaces the parts that changed; a part that a person is using (focus, ticks, open details) stays.
   async function refresh() {
     let found;
     try { found = await fetchPage(); } catch { return; }
@@ -89,7 +89,7 @@
 
   async function readLines(url, onLine, signal) {
     const response = await fetch(url, { headers: headers(), signal, cache: "no-store" });
-    if (response.status === 401) { lock("The console was started again: open its new link."); return; }
+    if (response.status === 401) { lock("The console was restarted: open its new link."); return; }
     if (!response.ok) throw new Error(String(response.status));
     show("on", "live");
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -103,7 +103,7 @@
     }
   }
 
-  // One stream for the visible page; hidden and paused pages have none and resume where they were.
+  // One stream for the visible page; hidden and paused pages have none and resume where they stopped.
   async function follow() {
     stopStream();
     if (!token || document.hidden || isPaused) { if (token) show("paused", isPaused ? "paused" : "resting"); return; }
@@ -115,7 +115,7 @@
         if (rows && rows.dataset.stream) await readLines(liveUrl(rows), (line) => addRows(rows, line), mine.signal);
         else await readLines("/stream/changes", onChange, mine.signal);
         wait = 250;
-      } catch { /* the console is away, or this page closed the stream */ }
+      } catch { /* the console is unreachable, or this page closed the stream */ }
       if (stream !== mine) return;
       show("lost", "reconnecting");
       await pause(wait);
@@ -123,7 +123,7 @@
     }
   }
 
-  // One refresh at a time, with a rest in proportion to what it took: a page that is slow to load is loaded less often.
+  // One refresh at a time, with a pause in proportion to its duration: a page that is slow to load is loaded less often.
   let isRefreshing = false;
   let isStale = false;
   async function onChange(line) {
@@ -160,7 +160,7 @@
   }
 
   const dialog = document.getElementById("confirm");
-  let settle = null; // answers the question that is open
+  let settle = null; // resolves the promise of the open question
   function ask(text) {
     document.getElementById("confirm-text").textContent = text;
     dialog.showModal();
@@ -174,7 +174,7 @@
   }
   document.getElementById("confirm-yes").addEventListener("click", () => answer(true));
   document.getElementById("confirm-no").addEventListener("click", () => answer(false));
-  // Escape. The event comes later: by then the next question may be open, and this is no answer to it.
+  // Escape closes the dialog. The event comes later: by then the next question may be open, and stays unanswered.
   dialog.addEventListener("close", () => { if (!dialog.open) answer(false); });
 
   document.addEventListener("htmx:configRequest", (event) => Object.assign(event.detail.headers, headers()));
@@ -184,12 +184,12 @@
     ask(event.detail.question).then((yes) => { if (yes) event.detail.issueRequest(true); });
   });
   document.addEventListener("htmx:afterRequest", (event) => {
-    if (event.detail.xhr.status === 401) lock("The console was started again: open its new link.");
+    if (event.detail.xhr.status === 401) lock("The console was restarted: open its new link.");
     const form = event.detail.elt.closest("form");
     if (event.detail.successful && form && form.hasAttribute("data-reset")) form.reset();
     if (event.detail.successful) for (const box of page.querySelectorAll("input:checked")) box.checked = false;
   });
-  // The part in which an action was started is replaced as well; the keyboard then continues from that part.
+  // The part that contains the used button is replaced as well; keyboard focus then continues from that part.
   document.addEventListener("console-changed", async () => {
     const part = document.activeElement.closest("[data-live][id]");
     document.activeElement.blur();

@@ -1,9 +1,8 @@
-"""The tools `lock` and `reserve`: locks of the relay, and reserving files so that no other agent of this host edits
-them.
+"""The tools `lock` and `reserve`: locks of the relay, and reservations of files for one agent of this host.
 
 A lease ends by itself; only its fencing token makes a late write safe. `valid_for_s` counts from before the request was
 sent, so it is never longer than the relay's grant. A reservation ends after its time, with a release, or some minutes
-after its agent's program.
+after the agent's program has ended.
 """
 
 from __future__ import annotations
@@ -60,14 +59,14 @@ async def run_lock(call: ToolCall, arguments: LockArguments) -> LockAnswer:
 
 async def _acquire(call: ToolCall, arguments: LockArguments, lease_s: int) -> LockAnswer:
     if arguments.token is not UNSET:
-        raise call.invalid("acquire takes no token, it gives one")
+        raise call.invalid("acquire takes no token; it returns one")
     wait_s = 0.0 if arguments.wait_s is UNSET else call.check_wait("wait_s", arguments.wait_s)
     start_ns = call.clock.boot_ns()
     async with call.with_progress(wait_s, "the lock is held"):
         grant = await call.daemon.lock_acquire(
             arguments.resource, lease_ms=lease_s * _MS, wait_ms=round(wait_s * _MS) or None, request_id=call.key
         )
-    # the lease counts from before the request, so a long wait would leave little of it or nothing
+    # valid_for_s counts from before the request, so after a long wait little or nothing of it would be left
     if call.since_s(start_ns) > lease_s / 2:
         return await _renew_after_wait(call, grant, start_ns)
     return _held(call, grant, start_ns)
@@ -80,7 +79,7 @@ async def _renew_after_wait(call: ToolCall, grant: LockGrant, start_ns: int) -> 
             call, await call.daemon.lock_renew(grant.resource, grant.token, lease_ms=grant.lease_ms), renewed_ns
         )
     except PosthouseError:
-        # the caller must get the token in any case, with the time that the grant itself leaves
+        # the caller must get the token in any case, with the time that is left of the grant itself
         return _held(call, grant, start_ns)
 
 

@@ -1,9 +1,9 @@
 """The tools `inbox`, `wait`, `read` and `history`, and how they show a message.
 
-Everything under `untrusted` is what another agent wrote; it appears nowhere else in an answer, and the text stays
-inside a JSON string. The daemon has verified the author: if `from` is not a name that only one member has, `origin`
-names the node. `inbox` and `wait` leave messages unread, `read` marks one as read; `wait` shows each message once. A
-wait is shorter than what clients usually allow a call, reports progress, and ends at the daemon too when the client
+Everything under `untrusted` was written by another agent; it appears nowhere else in an answer, and the text stays
+inside a JSON string. The daemon has verified the author: if two authors in an answer have the same name, `origin` names
+the node. `inbox` and `wait` leave messages unread, `read` marks one as read; `wait` shows each message once. A wait is
+shorter than the time limit of most clients for a call, reports progress, and also ends at the daemon when the client
 cancels it.
 """
 
@@ -28,12 +28,12 @@ from posthouse.model.node import node_hex
 
 PREVIEW_CHARACTERS = 280
 HISTORY_CHARACTERS = 2_000
-SHORT_ID_DIGITS = 10  # of 64: two of 10,000 messages share them in one of 20,000 inboxes, and then they are refused
+SHORT_ID_DIGITS = 10  # of 64: two ids collide in one of 20,000 inboxes of 10,000 messages, and are then refused
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 class Untrusted(msgspec.Struct, omit_defaults=True):
-    """What another agent wrote."""
+    """The parts of a message that another agent wrote."""
 
     text: str | UnsetType = UNSET
     meta: dict[str, Any] | UnsetType = UNSET
@@ -52,7 +52,7 @@ class ShownMessage(msgspec.Struct, omit_defaults=True):
     #: such as 5m: models have no clock
     age: str
     untrusted: Untrusted
-    #: node of the sender, if its name does not say which
+    #: node of the sender, if another author in this answer has the same name
     origin: str | UnsetType = UNSET
     topic: str | UnsetType = UNSET
     reply_to: str | UnsetType = UNSET
@@ -66,7 +66,7 @@ def short_id(message_id: str) -> str:
 
 
 def short_node(node: str, others: Collection[str] = ()) -> str:
-    """Return the first digits of a node without a name, enough to tell it from others; `to` of send accepts them."""
+    """Return the first digits of a node id, enough to tell it from `others`; `to` of send accepts them."""
     digits = node_hex(node)
     alike = [node_hex(other) for other in others if other != node]
     for length in range(SHORT_ID_DIGITS, len(digits)):
@@ -84,7 +84,7 @@ def show_age(seconds: float) -> str:
 
 
 class _Source(NamedTuple):
-    """The fields of a message that answers show, from whatever source."""
+    """The fields of a message that answers show; it comes from the inbox, the history or a thread."""
 
     message_id: str
     age_s: float
@@ -190,7 +190,7 @@ async def run_inbox(call: ToolCall, arguments: InboxArguments) -> InboxAnswer:
 
 
 def show_unread(page: Page[InboxItem]) -> InboxAnswer:
-    """Return the first messages, and whether there are more."""
+    """Return the previews of a page, and whether there are more messages."""
     shown = show(map(of_item, page), PREVIEW_CHARACTERS)
     return InboxAnswer(shown, more=UNSET if page.next is None else True)
 

@@ -32,7 +32,7 @@ _GIVEN_UP = frozenset({"dead", "aborted"})
 
 
 def outbox_state(status: str) -> MessageState:
-    """Return the state by the outbox row alone."""
+    """Return the state that follows from the status of the outbox row alone."""
     if status in _WAITING:
         return MessageState.QUEUED
     return MessageState.DEAD if status in _GIVEN_UP else MessageState.SENT
@@ -41,7 +41,7 @@ def outbox_state(status: str) -> MessageState:
 def message_state(found: Mapping[str, Any], recipients: Sequence[str] | None) -> MessageState:
     """Return the state that the daemon knows; a message to many is confirmed once all recipients have it."""
     state = MessageState(found.get("state", MessageState.SENT))
-    if state is MessageState.QUEUED and recipients is not None:  # the answer was lost or is not written yet
+    if state is MessageState.QUEUED and recipients is not None:  # the relay's answer was lost or is not written yet
         state = MessageState.SENT
     if state is MessageState.SENT and recipients and all(each == "confirmed" for each in recipients):
         return MessageState.CONFIRMED
@@ -101,7 +101,7 @@ async def _request(call: ToolCall, arguments: SendArguments, wait_s: float, opti
 
 
 async def _whole_id(call: ToolCall, given: str) -> str:
-    """Return the id of the message that a reply answers; one that this agent has not received is passed on."""
+    """Return the full id of the message that a reply answers; an id that the inbox does not have stays as it is."""
     try:
         return (await call.daemon.item(given)).message_id
     except PosthouseError as failure:
@@ -162,7 +162,7 @@ def _recipient(delivery: dict[str, Any]) -> Recipient:
 
 def _reason(state: MessageState, row: dict[str, Any] | None, relay_error: str | None) -> str | UnsetType:
     if row is not None and row["status"] == "aborted":
-        return f"given up by {row['aborted_by']}"
+        return f"aborted by {row['aborted_by']}"
     if row is not None and state in (MessageState.QUEUED, MessageState.DEAD) and row["last_error"]:
         return str(row["last_error"])
     return relay_error or UNSET if state is MessageState.SENT else UNSET
@@ -170,7 +170,7 @@ def _reason(state: MessageState, row: dict[str, Any] | None, relay_error: str | 
 
 STATUS = ToolSpec(
     "status",
-    "How far a message is: queued, sent, confirmed by its host, read, answered or lost.",
+    "State of a message: queued, sent, confirmed by its host, read, answered or lost.",
     StatusArguments,
     StatusAnswer,
     run_status,

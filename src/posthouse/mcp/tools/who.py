@@ -1,6 +1,6 @@
 """The tools `who` and `topic`: the agents and members of the mesh, their capabilities, and the topics.
 
-A member's description of itself is untrusted. Of its status only the known words are shown as such.
+A member's description of itself is untrusted. A status is shown only if it is one of the known words.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WhoArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class About(msgspec.Struct, omit_defaults=True):
-    """What an agent says about itself."""
+    """An agent's description of itself."""
 
     summary: str = ""
     capabilities: list[str] = []
@@ -75,7 +75,7 @@ async def run_who(call: ToolCall, arguments: WhoArguments) -> WhoAnswer:
 
 
 def address(agent: str, host: str, peer: Mapping[str, Any]) -> str:
-    """Return how an agent of a host is addressed; while this host has no name, its agents need none."""
+    """Return the address of an agent of a host; while this host has no name, its agents go by their own names."""
     return agent if peer["is_self"] and not peer.get("name") else f"{agent}@{host}"
 
 
@@ -103,7 +103,7 @@ def _order(member: Member) -> tuple[bool, str]:
 
 WHO = ToolSpec(
     "who",
-    "List yourself, others with what they are good for, topics.",
+    "List yourself, others with their skills, and topics.",
     WhoArguments,
     WhoAnswer,
     run_who,
