@@ -8,7 +8,7 @@ subscription never disagree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -86,7 +86,8 @@ class Plan:
             conditions = f"{EVENTS_SQL.visible} {EVENTS_SQL.wanted} ORDER BY {part.order} {direction} LIMIT :limit"
             wanted = limit - len(rows)
             bounds = {"low": part.low, "high": part.high, "limit": wanted if part.is_indexed else -1}
-            found = db.execute(f"SELECT e.seq, e.raw FROM {part.source} {conditions}", self.bindings | bounds)
+            text = f"SELECT e.seq, e.raw FROM {part.source} {conditions}"
+            found: Iterator[tuple[int, bytes]] = db.execute(text, self.bindings | bounds)
             if not part.is_indexed:  # few rows: they are compared here and not page by page
                 found = islice((row for row in found if _matches(part.residue, row[1])), wanted)
             for seq, raw in found:
