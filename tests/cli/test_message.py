@@ -78,7 +78,7 @@ def test_topic_message_with_its_own_id_is_stored_once(team: Team) -> None:
 def test_former_names_still_work_and_tell_people_the_new_ones(team: Team, cli: CommandLine) -> None:
     place = ("--mesh", team.mesh, "--key-file")
     sent = cli("message", "send", "bob", "hello", *place, str(team.files["alice"]))
-    assert (sent.exit, "`posthouse send --direct` now" in sent.err) == (0, True)
+    assert (sent.exit, "is now `posthouse send --direct`" in sent.err) == (0, True)
     got = cli("message", "receive", "--count", "1", *place, str(team.files["bob"]), "--json")
     assert (got.value["body"], got.err) == ("hello", "")
 

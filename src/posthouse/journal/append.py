@@ -33,13 +33,9 @@ class JournalAppender(BatchState):
 
     def __init__(self, *connection: Any) -> None:
         super().__init__(*connection)
-        self._head = 0
+        #: the seq of the newest record, those of this transaction included
+        self.head = 0
         self._unwritten: list[tuple[int, int, str, str | None, str | None, str | None, str]] = []
-
-    @property
-    def head(self) -> int:
-        """The seq of the newest record, those of this transaction included."""
-        return self._head
 
     def append(
         self,
@@ -57,9 +53,9 @@ class JournalAppender(BatchState):
             if not body.keys() <= declared:
                 raise ValueError(f"{type} has no body fields {sorted(body.keys() - declared)}")
             text = _encode(body)
-        seq = self._head + 1
+        seq = self.head + 1
         self._unwritten.append((seq, self.now_ns, type, mesh, actor, ref, text.decode()))
-        self._head = seq
+        self.head = seq
         return seq
 
     def append_many(self, facts: Sequence[Fact]) -> int:
@@ -67,9 +63,9 @@ class JournalAppender(BatchState):
 
         For the hot path: the caller guarantees that types and bodies match their declarations.
         """
-        first, now_ns = self._head + 1, self.now_ns
+        first, now_ns = self.head + 1, self.now_ns
         self._unwritten += [(seq, now_ns, *fact) for seq, fact in enumerate(facts, start=first)]
-        self._head += len(facts)
+        self.head += len(facts)
         return first
 
     def flush(self) -> None:
@@ -78,10 +74,10 @@ class JournalAppender(BatchState):
 
     def mark(self) -> int:
         self.flush()  # so that ROLLBACK TO undoes exactly the records appended after the mark
-        return self._head
+        return self.head
 
     def rewind(self, mark: int) -> None:
-        self._head = mark
+        self.head = mark
         self._unwritten = []
 
 
@@ -108,7 +104,7 @@ class JournalTransaction(JournalAppender, Transaction):
 
     def begin(self, wall_ns: int) -> None:
         if self.db.data_version() != self._data_version:  # another connection has committed
-            self._head = self.db.execute(_HEAD).get
+            self.head = self.db.execute(_HEAD).get
             self.now_ns = max(self.now_ns, self.db.execute(SQL.newest_at_ns).get)
         self.wall_ns = wall_ns
         if wall_ns > self.now_ns:
@@ -122,7 +118,7 @@ class JournalTransaction(JournalAppender, Transaction):
     def before_commit(self) -> None:
         self.flush()
         if self.observer is not None:
-            self.observer.before_commit(self.now_ns, self._head)
+            self.observer.before_commit(self.now_ns, self.head)
 
     def committed(self) -> None:
         self._data_version = self.db.data_version()

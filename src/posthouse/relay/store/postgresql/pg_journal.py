@@ -96,7 +96,7 @@ class PgTransaction(JournalAppender, GroupTransaction):
         self._check_server(EpochRow(*epoch), head)
         self.check_head(head)
         self._note_replication(EpochRow(*epoch), head, wall_ns, is_waiting=is_waiting)
-        self._head = self._head_at_begin = head
+        self.head = self._head_at_begin = head
         self.wall_ns = wall_ns
         self.now_ns = max(self.now_ns, wall_ns, newest_ns)
 
@@ -127,8 +127,8 @@ class PgTransaction(JournalAppender, GroupTransaction):
         """Return the outcome of a transaction; on another server its number may belong to another transaction."""
         if self.server == self._known_server or self._known_server is None:
             return super().ask_outcome()
-        has_records = self._head != self._head_at_begin
-        is_there = has_records and self.db.value(FAILOVER_SQL.record_time, self._head) == self.now_ns
+        has_records = self.head != self._head_at_begin
+        is_there = has_records and self.db.value(FAILOVER_SQL.record_time, self.head) == self.now_ns
         return "committed" if is_there else "aborted"
 
     def check_head(self, head: int) -> None:
@@ -147,7 +147,7 @@ class PgTransaction(JournalAppender, GroupTransaction):
         self.flush()
 
     def committed(self) -> None:
-        self.known_head = self._head
+        self.known_head = self.head
         self.epoch = self._epoch
         self._known_server = self.server
 

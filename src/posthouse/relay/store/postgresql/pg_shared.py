@@ -91,8 +91,8 @@ class SharedTransaction(PgTransaction):
 
     def before_commit(self) -> None:
         super().before_commit()
-        if self._head != self._head_at_begin:
-            self.db.queue(JOURNAL_SQL.notify_head, str(self._head))
+        if self.head != self._head_at_begin:
+            self.db.queue(JOURNAL_SQL.notify_head, str(self.head))
 
     def take_news(self) -> ForeignCommits | None:
         news, self._foreign = self._foreign, ForeignCommits([], {})
