@@ -24,7 +24,7 @@ _PATIENCE_S = 900
 
 
 class ImageError(Exception):
-    """Why there is no image."""
+    """The image could not be built; the message says why."""
 
 
 def find_builder() -> str | None:

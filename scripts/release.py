@@ -33,7 +33,7 @@ _SECTION = re.compile(r"^## (?P<version>\S+)[^\n]*\n(?P<notes>.*?)(?=^## |\Z)", 
 
 
 class ReleaseError(Exception):
-    """Why there is no release."""
+    """The release could not be built; the message says why."""
 
 
 def main(dist: Path) -> None:
@@ -128,7 +128,7 @@ def install(wheel: Path, environment: Path, python: str = sys.executable) -> Pat
 
 
 def smoke(posthouse: Path, home: Path) -> None:
-    """Start what a newcomer starts, let one agent write to another, and stop it; raises if something fails."""
+    """Start posthouse as a new user would, let one agent write to another, and stop it; raises if something fails."""
     where = {"POSTHOUSE_HOME": str(home), "POSTHOUSE_RELAY_LISTEN": "127.0.0.1:0"}
     run(posthouse, "version", environ=where)
     try:

@@ -27,7 +27,7 @@ READER_BATCH = 500
 #: messages of one operation on the bus, one after the other: a single one is too short to time
 BUS_BURST = 32
 
-#: Names of operations that the report speaks of: bare syncs, posthouse with its defaults, and its other ways.
+#: Names of operations that the report mentions: bare syncs, posthouse with its defaults, and its other ways.
 FLOOR, POSTHOUSE = "floor", "posthouse"
 BATCH_SIGNATURE = f"{POSTHOUSE}, batch signature"
 TRUSTING_READER = f"{POSTHOUSE}, reader trusts the relay"

@@ -126,7 +126,7 @@ class Instance:
         _OPEN_INSTANCES.add(self)
 
     def write_report(self, content: bytes) -> None:
-        """Replace the content of the file, which tells other processes about this one."""
+        """Replace the content of the file, which describes this process to the others."""
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, content, 0)
 

@@ -137,5 +137,5 @@ _HOMES = {
     ),
 }
 
-if not TYPE_CHECKING:  # a checker that saw it would accept any name
+if not TYPE_CHECKING:  # a type checker that saw this would accept any name
     __getattr__ = attribute_loader(__name__, _HOMES)

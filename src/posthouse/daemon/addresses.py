@@ -35,7 +35,7 @@ class AddressBook:
         self._agents = agents
 
     async def resolve(self, to: str) -> Recipient:
-        """Return the node id or #topic that a string names, and the agent there; or raise why it names none."""
+        """Return the node id or #topic that a string names, and the agent there, or raise an error if it names none."""
         if to.startswith(TOPIC_MARK):
             return Recipient(await self._uplink.resolve(to))
         if "@" in to:
@@ -136,7 +136,7 @@ class AddressBook:
         return Recipient(node, address.agent)
 
     def _check_listed(self, address: Address, listed: tuple[AgentProfile, ...] | None) -> None:
-        """Raise why a host accepts no mail for an agent; `listed` is None for a host that lists none."""
+        """Raise an error if a host accepts no mail for an agent; `listed` is None for a host that lists none."""
         if not listed:
             hint = f"Write to {address.host} itself."
             raise error("recipient_agent_unknown", agent=address.agent, host=address.host, hint=hint)

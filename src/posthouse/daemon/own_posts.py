@@ -49,11 +49,11 @@ class OwnPosts:
         self._is_expecting = False
 
     def expect(self, *, is_expecting: bool) -> None:
-        """Note that deliveries have arrived and are stored next, or that they will not be stored."""
+        """Note that deliveries have arrived and will be stored next, or that they will not be stored."""
         self._is_expecting = is_expecting
 
     def wake(self) -> None:
-        """Give posts to the other agents that the relay has just answered."""
+        """Give the posts that the relay has just answered to the other agents."""
         self._has_waiting = True
         self._wakeup.set()
 

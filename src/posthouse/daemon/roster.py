@@ -79,7 +79,7 @@ class Roster:
             self._load(path)
 
     def resolve(self, to: str, mesh: str) -> str:
-        """Return the node id or #topic that a string names, or raise why it names none."""
+        """Return the node id or #topic that a string names, or raise an error if it names none."""
         if to.startswith(TOPIC_MARK):
             topic = validate_topic(to[len(TOPIC_MARK) :])
             if topic not in self._topics:

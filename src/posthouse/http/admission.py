@@ -32,7 +32,7 @@ class AdmissionLimits:
 
     @property
     def guests(self) -> int | None:
-        """Guests in all."""
+        """The maximum number of guests."""
         return None if self.connections is None else max(1, self.connections // 2)
 
 
@@ -90,7 +90,7 @@ class Admission(Generic[ConnectionT]):
         return gone
 
     def promote(self, connection: ConnectionT, node: str = "") -> PosthouseError | None:
-        """Make a stranger a member, or return why there is no room for it; a server without nodes names none."""
+        """Make a stranger a member, or return why there is no room for it; a server without nodes omits `node`."""
         if connection not in self._strangers:
             return None  # a member already, or gone
         limits, address = self._limits, self._strangers[connection]

@@ -28,7 +28,7 @@ from posthouse.model.strict_json import convert_with_ns, parse_json
 T = TypeVar("T")
 ContextT = TypeVar("ContextT")
 _STRANGER_HINT = "Authenticate first: a request with a token may be larger. Or send fewer events per request."
-_FREE_BYTES = 4 * KIB  # of a stranger's body, not counted: a login needs less, so large bodies cannot keep it out
+_FREE_BYTES = 4 * KIB  # of a stranger's body are not counted: enough for a login, which large bodies cannot keep out
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 

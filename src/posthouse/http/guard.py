@@ -31,7 +31,7 @@ _ORIGIN = re.compile(rf"([a-z][a-z0-9+.-]*)://{_AUTHORITY.pattern}", re.IGNORECA
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _BEARER = "Bearer "
 _TOKEN_PARAMETER = "token"
-_KNOWN_HOSTS = 64  # that clients name; parsing one takes as long as the rest of the check
+_KNOWN_HOSTS = 64  # cached: parsing one takes as long as the rest of the check
 _LOG_RATE = Rate(per_s=1, burst=20)  # entries about refused requests: a scanner must not fill the log
 
 
@@ -166,7 +166,7 @@ class Guard:
         self._log_bucket = full_bucket(_LOG_RATE, self._clock.boot_ns())
 
     def check(self, head: RequestHead) -> str | None:
-        """Raise the reason for refusing a request; return the origin of another site whose page may read the answer.
+        """Raise an error if a request is refused; return the origin of another site whose page may read the answer.
 
         None: the request does not come from a page, or from one of this server's own, which needs no permission.
         """

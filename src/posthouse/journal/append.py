@@ -99,7 +99,7 @@ class JournalTransaction(JournalAppender, Transaction):
     def __init__(self, db: apsw.Connection) -> None:
         super().__init__(db)
         self._data_version = -1
-        #: None: nothing observes
+        #: None: there is no observer
         self.observer: CommitObserver | None = None
 
     def begin(self, wall_ns: int) -> None:

@@ -72,7 +72,7 @@ def resolve_cursor(extent: Extent, cursor: str | None) -> int:
     if position.epoch != extent.epoch:
         restart = extent.cursor(_shared_seq(extent, position))
         raise error("cursor_reset", fork_seq=extent.fork_seq, cursor=str(restart))
-    if position.seq > extent.head:  # somebody put an older file of this epoch back: records up to the cursor are lost
+    if position.seq > extent.head:  # an older file of this epoch was put back: records up to the cursor are lost
         raise error("cursor_reset", fork_seq=extent.head, cursor=str(extent.cursor(extent.head)))
     if position.seq < extent.pruned_through:
         restart = extent.cursor(extent.pruned_through)

@@ -148,7 +148,7 @@ class Store(_OpenStore[Writer[JournalTransaction]]):
     """A store whose commits survive power loss, written by one group-commit writer."""
 
     async def probe(self) -> None:
-        """Write to the store, or raise why it cannot be written."""
+        """Write to the store; raises an error if it cannot be written."""
         await self.writer.run(_write_back)
 
     def __init__(

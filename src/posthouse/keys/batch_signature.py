@@ -6,8 +6,8 @@ the path to the root, so that a verifier needs no other event of the batch:
     "b1." base64url(index, 1 byte | size, 1 byte | Ed25519 signature, 64 bytes | path, 32 bytes for each hash)
     signed: "posthouse-batch-1\\n" size, 1 byte | root
 
-Parsing is exact: one base64 spelling, an index below the size, the length of path that both imply, no byte more. If you
-change the form: docs/protocol.md, its vectors, and the TypeScript client.
+Parsing is exact: one base64 spelling, an index below the size, a path of the length that both imply, no extra bytes. If
+you change the form: docs/protocol.md, its vectors, and the TypeScript client.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _MAGIC = b"SSHSIG"
 _VERSION = 1
 _COLUMNS = 70  # as ssh-keygen wraps
 _SIGNATURE_BYTES = 64
-_VERIFIED_BATCHES = 1_024  # about 300 KiB; the events of a batch come together
+_VERIFIED_BATCHES = 1_024  # about 300 KiB; the events of a batch arrive together
 
 
 def sshsig_signed_bytes(message: bytes, hash_name: HashName) -> bytes:
@@ -131,7 +131,7 @@ def is_whole_batch(node: str, event_ids: Sequence[str], signatures: Sequence[str
     """Return True if these are all events of a batch by `node`, in order, each with its valid signature.
 
     The caller has computed the ids from the canonical bytes. One tree serves all events, which costs half as much as
-    the path of each. False refuses nothing: `verify` then decides for each event.
+    the path of each. False does not mean invalid: `verify` then decides for each event.
     """
     covered = whole_batch_bytes(event_ids, signatures)
     if covered is None:
@@ -143,7 +143,7 @@ def is_whole_batch(node: str, event_ids: Sequence[str], signatures: Sequence[str
     return True
 
 
-@lru_cache(maxsize=_VERIFIED_BATCHES)  # it keeps what was verified; an exception is not kept
+@lru_cache(maxsize=_VERIFIED_BATCHES)  # the cache keeps successes only: a call that raises is not cached
 def _check_batch(node: str, public: bytes, signed: bytes, raw: bytes) -> None:
     _check(node, public, signed, raw)
 

@@ -1,8 +1,8 @@
 """Addresses of agents: `claude@laptop` is the agent `claude` on the host `laptop`, a member of the mesh.
 
 An agent is a name on a host; the host has the key and signs for all its agents. The empty agent name means the
-default inbox of the host, which a person reads. Nothing is normalized: `Claude` is refused, not lowered. This module
-knows names only; the roster knows which hosts and agents exist.
+default inbox of the host, which a person reads. Nothing is normalized: `Claude` is refused, not converted to lower
+case. This module knows names only; the roster knows which hosts and agents exist.
 """
 
 from __future__ import annotations

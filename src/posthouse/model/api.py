@@ -210,9 +210,9 @@ _Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 class ArchivedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A range of the journal that the archive holds, with the BLAKE3 digests of the rows read back from it.
 
-    `digest` is over the records' canonical lines, `contents` over the events without an expiration: version 1 as they
-    are served, a line each, version 2 their BLAKE3 digests, those of erased events included. Without `contents` only
-    records are deleted and events keep their content.
+    `digest` covers the canonical lines of the records, `contents` the events without an expiration: in version 1 each
+    event as it is served, one per line; in version 2 the BLAKE3 digest of each event, erased ones included. Without
+    `contents` only records are deleted, and events keep their content.
     """
 
     epoch: str
@@ -241,7 +241,7 @@ class MeshUsage(msgspec.Struct, frozen=True):
     events: int
     #: bytes of their JSON
     bytes: int
-    #: listed ones
+    #: how many members are listed
     members: int
     topics: int
     limits: MeshLimits

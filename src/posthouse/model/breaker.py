@@ -58,12 +58,12 @@ def admit(state: BreakerState, config: CircuitBreaker, now_ns: int, boot_id: str
 
 
 def cooled_at_ns(state: BreakerState, config: CircuitBreaker) -> int:
-    """Return the boot time from which a refused publish is a probe."""
+    """Return the boot time at which the cooldown ends: from then on a publish may be admitted as a probe."""
     return state.since_boot_ns + config.cooldown_ms * MILLISECOND_NS
 
 
 def withdraw(state: BreakerState) -> BreakerState:
-    """Return the slot of a probe that was admitted here but refused by a later rule."""
+    """Return the state without the slot of a probe that was admitted here but refused by a later rule."""
     return replace(state, probes=max(0, state.probes - 1))
 
 
@@ -91,7 +91,7 @@ def record_success(state: BreakerState, config: CircuitBreaker, boot_id: str) ->
 
 
 def refusal_text(endpoint_hash: str) -> str:
-    """Return the text of a refusal (a contract)."""
+    """Return the text of a refusal; programs may match it, so it must not change."""
     return f"circuit open for endpoint {endpoint_hash}"
 
 

@@ -115,7 +115,8 @@ def find_answered(destination: str, causes: Iterable[Cause]) -> Cause | None:
 
 
 def _is_marked(destination: str, cause: Cause) -> bool:
-    """Return True for a reply to a request whose last token gives its kind, such as partial."""
+    """Return True if the destination is the cause's reply address plus a token for the kind of reply, such as
+    partial."""
     reply_to = cause.reply_to
     return reply_to is not None and takes_answers(reply_to) and destination.rpartition(".")[0] == reply_to
 

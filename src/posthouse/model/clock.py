@@ -26,9 +26,9 @@ from posthouse.model.limits import INT64_MAX, SECOND_NS
 TEST_CLOCK_ENV = "POSTHOUSE_TEST_CLOCK"
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 STEADY_S = (
-    3_600.0  # without a step, before content is deleted by its age: time for NTP, or a person, to set a clock right
+    3_600.0  # needed without a step before content is deleted by age: gives NTP, or a person, time to correct the clock
 )
-_STEP_NS = 5 * SECOND_NS  # between two looks; NTP corrects smaller differences without a step
+_STEP_NS = 5 * SECOND_NS  # between two checks; NTP corrects smaller differences without a step
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -23,7 +23,7 @@ _Mode = Annotated[
 
 
 class LockGrant(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The lock is held by its owner until the lease is over; count `lease_ms` from before you asked.
+    """The lock is held by its owner until the lease is over; count `lease_ms` from just before the request.
 
     `expires_at_ns` is wall time, for people; never compare it with a clock.
     """
@@ -96,7 +96,7 @@ class LockSummary(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LockList(msgspec.Struct, frozen=True):
-    """Part of a list of locks; a cursor of null says that there are no more."""
+    """Part of a list of locks; if the cursor is null there are no more."""
 
     locks: list[LockSummary]
     cursor: str | None

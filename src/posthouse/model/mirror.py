@@ -40,7 +40,7 @@ class MirrorEvents(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MirrorRefusal(msgspec.Struct, frozen=True):
-    """An event that was not taken."""
+    """An event that was not accepted."""
 
     #: None if the event could not be read
     id: str | None
@@ -57,7 +57,7 @@ class MirrorPushed(msgspec.Struct, frozen=True):
 
 
 class MirrorRead(msgspec.Struct, forbid_unknown_fields=True):
-    """Which events of a mesh, after which cursor."""
+    """A request for events of a mesh: a filter, and the cursor to start after."""
 
     filter: dict[str, Any] | None = None
     after: Annotated[str, Meta(max_length=256)] | None = None
@@ -69,7 +69,7 @@ class MirrorPage(msgspec.Struct):
 
     events: list[msgspec.Raw]
     cursor: str
-    #: there is nothing after these now
+    #: whether there are no later events at present
     is_end: bool
 
 

@@ -4,7 +4,7 @@ A request and its answers are ordinary messages. Members of `meta` mark them, an
 `e` tag, and the request's sender is the reply address:
 
     request       of a request: "now" if a responder must be connected, "queue" if the request may wait for one
-    valid_until   of a request: its deadline. A reader that comes later does not get the request as work
+    valid_until   of a request: its deadline. A reader that connects after it does not get the request as work
     answer        of an answer: partial, final, busy, failed or no_responder; a reply without it is final
 
 The first answer that is not partial ends a request. Meta comes from other members, so a malformed member is ignored.

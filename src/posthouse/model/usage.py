@@ -58,7 +58,7 @@ def usage_fields(usage: Usage | Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None and (value or name != "cached_tokens")}
 
 
-#: The bound excludes infinity, which would make every sum with it no number.
+#: The bound excludes infinity, with which no sum would be a finite number.
 _Dollars = Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)]
 
 

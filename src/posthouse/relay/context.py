@@ -171,7 +171,7 @@ def read_metrics_token(path: Path) -> bytes:
 
 
 def check_key(context: RelayContext, node: str) -> str:
-    """Return a node, or raise why its key may not be used any more."""
+    """Return a node, or raise an error if its key may not be used any more."""
     refusal = context.engine.meshes.key_error(node)
     if refusal is not None:
         raise refusal
@@ -210,7 +210,7 @@ def _read_answer(context: RelayContext, signed: Event) -> tuple[str, str]:
 
 @contextmanager
 def _login(context: RelayContext, event: bytes, address: str | None) -> Iterator[None]:
-    """Count a login, and charge its address for one of a key that is a member of no mesh: any key can make a proof.
+    """Count a login; if its key is a member of no mesh, charge the address for it, because any key can make a proof.
 
     A member is charged only for wrong proofs, and to its own rate: strangers at its address cannot keep it out.
     """

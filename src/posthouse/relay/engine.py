@@ -99,7 +99,7 @@ class EngineSettings:
     deliveries: DeliverySettings = DEFAULT_SETTINGS
     #: how long ids of removed events stay known; older events are refused
     known_ids_ns: int = limits.KNOWN_IDS_DAYS * limits.DAY_S * limits.SECOND_NS
-    #: whether the relay's key was made in this start: with a new store, fencing tokens then begin at 0
+    #: whether this start created the relay's key: with a new store, fencing tokens then begin at 0
     has_new_key: bool = False
     #: where the high-water mark of the store is kept; None: nowhere
     mark_file: MarkFile | None = None

@@ -107,7 +107,7 @@ def _check_socket_path(path: Path) -> Path:
 
 
 def check_listen(address: ListenAddress, protection: Protection) -> None:
-    """Raise the reason if it is not safe to listen on an address with this protection."""
+    """Raise an error if it is not safe to listen on an address with this protection."""
     if (protection.tls_cert is None) != (protection.tls_key is None):
         raise error("tls_invalid", reason="--tls-cert and --tls-key go together")
     if not is_loopback(address) and not protection.has_tls and not protection.is_behind_proxy:

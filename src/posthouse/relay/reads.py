@@ -197,7 +197,7 @@ class Reads:
         return parsed.seq if is_below_horizon else resolve_cursor(extent, cursor)
 
 
-NEWEST_WINDOW = 50_000  # records that one page backwards looks at
+NEWEST_WINDOW = 50_000  # records that one backward page reads at most
 
 
 def _describe_mesh(mesh: Mesh, node: str) -> dict[str, Any]:

@@ -39,10 +39,10 @@ OVERGROWN_AT_PAGES = 16_000  # 64 MiB: long enough to end stalled readers that p
 _FRAME_BYTES = 4_096 + 24  # a page and its header in the WAL
 _BUSY_MS = 20  # longest time that a pass blocks the writer while it waits for readers
 _CHECK_EVERY_S = 1.0
-_EXTEND_AT_PAGES = 32  # a store that is hardly written keeps a short WAL
-_EXTEND_TIMES = 8  # as long as it is, so that a long WAL has few extensions behind it
-_EXTEND_BYTES = 1024 * 1024  # at once: the writer waits for them, well below a millisecond
-_FREE_TIMES = 32  # of the extended file must be free on the disk, so that it takes no room that others need
+_EXTEND_AT_PAGES = 32  # a shorter WAL is not extended: a store with few writes keeps it short
+_EXTEND_TIMES = 8  # an extended WAL is this many times as long, so a long one took few extensions
+_EXTEND_BYTES = 1024 * 1024  # written at once: the writer waits for them, well below a millisecond
+_FREE_TIMES = 32  # times the new length must be free on the disk, so that the WAL takes no room that others need
 
 
 class Checkpointer:

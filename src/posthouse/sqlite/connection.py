@@ -126,7 +126,7 @@ def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
 
 
 def skip_checkpoint_on_close(db: apsw.Connection) -> None:
-    """Keep `db` from a checkpoint when it closes last: it cannot write, or must not after a failure."""
+    """Do not checkpoint when `db` is the last connection to close: it cannot write, or must not after a failure."""
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 

@@ -48,7 +48,7 @@ class BatchState:
         """Discard all in-memory state since BEGIN."""
 
     def take_news(self) -> Any:
-        """Return news about commits of other processes since the last call, None without any."""
+        """Return news about commits of other processes since the last call, or None if there is none."""
         return None
 
 

@@ -8,7 +8,7 @@ before anything is queued.
 An event loop wakes the sleeping writer at the end of its iteration, not at the first item: callers whose results
 arrive together submit again together, and so share the next sync too. If only one short item is waiting then, the loop
 commits it on its own thread: the hand-over to a sleeping thread and back costs a lone caller a quarter of its time.
-Before it answers, the loop polls its sockets, which shows whether others called during the commit; then a thread
+Before it answers, the loop polls its sockets: if other callers have submitted during the commit, the writer's thread
 commits for a while, and the loop keeps reading (docs/adr/0018-lone-commits.md).
 """
 
@@ -55,7 +55,7 @@ class BatchTransaction(Protocol):
         ...
 
     def take_news(self) -> Any:
-        """Return news about commits of other processes since the last call, None without any."""
+        """Return news about commits of other processes since the last call, or None if there is none."""
         ...
 
 
@@ -217,7 +217,8 @@ class Writer(Generic[TxT]):
         self._answer_after(_POLLS_AFTER_LONE, loop_results)
 
     def _answer_after(self, polls: int, loop_results: LoopResults) -> None:
-        """Answer the caller of a lone item, if it is not yet, once the loop has submitted what came during the commit.
+        """Answer the caller of a lone item, unless it is answered already, once the loop has submitted what came during
+        the commit.
 
         A request after the answer shows nothing: it may be the next one of the same caller.
         """

@@ -157,7 +157,7 @@ class AsyncDaemonClient:
         return await self._transport.execute(calls.seen(ids))
 
     async def seen_all(self, **given: Unpack[MailConditions]) -> int:
-        """Mark every message that the conditions select as read, all without a condition; return how many were."""
+        """Mark as read all messages that the conditions select, or all without a condition; return how many changed."""
         return await self._transport.execute(calls.seen_all(given))
 
     async def thread(self, message_id: str) -> api.Thread:

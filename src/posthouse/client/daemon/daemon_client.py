@@ -214,7 +214,7 @@ class DaemonClient:
         return self._transport.execute(calls.seen(ids))
 
     def seen_all(self, **given: Unpack[MailConditions]) -> int:
-        """Mark every message that the conditions select as read, all without a condition; return how many were."""
+        """Mark as read all messages that the conditions select, or all without a condition; return how many changed."""
         return self._transport.execute(calls.seen_all(given))
 
     def thread(self, message_id: str) -> api.Thread:

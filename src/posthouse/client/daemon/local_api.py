@@ -80,7 +80,7 @@ class InboxItem(msgspec.Struct, frozen=True):
     to_agent: str = ""
     #: whose inbox it is in
     agent: str = ""
-    #: by the sender's clock; None for mail from before it was kept
+    #: by the sender's clock; None for mail that arrived before this was stored
     sent_at: str | None = None
     #: time since it was sent, as of the moment at which the daemon returned it
     age_s: float = 0.0
@@ -88,13 +88,13 @@ class InboxItem(msgspec.Struct, frozen=True):
     newer_from_sender: int = 0
     #: the sender's limit
     valid_until: str | None = None
-    #: True after that limit; without a body if it was not read before, until `item` is called with `confirm`
+    #: True after that limit: a message that was unread then has no body, unless `item` is called with `confirm`
     is_stale: bool = False
     #: True if it only reports a failure
     is_failure: bool = False
     #: inbox id of the later message of the same sender that supersedes or withdraws it
     replaced_by: str | None = None
-    #: without a body if it was not read before
+    #: a message that was unread when it was withdrawn has no body
     is_withdrawn: bool = False
     #: when an earlier process of this agent read it without answering it
     read_before: str | None = None

@@ -162,7 +162,7 @@ class Subscription:
         self._is_closed = False
         self._failure: PosthouseError | None = None
         self._live = asyncio.Event()
-        #: to continue after the last event that the reader has got; keep it to resume in another process
+        #: to continue after the last event that the reader has received; keep it to resume in another process
         self.cursor = cursor
         #: ephemeral events that arrived while the buffer was full
         self.missed = 0

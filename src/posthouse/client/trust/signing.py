@@ -1,11 +1,11 @@
 """Sign, seal, open and verify events on the client's side.
 
 A signer's created_at_ns never repeats or decreases, so the second of two replaceable events is always the newer one;
-it follows the clock back only if that was set back by much, because a relay refuses events from its future. For the
-same reason it does not follow a clock that was set forward since a relay accepted it. Content
-for one reader is sealed in a NaCl box, for several with age; tags are never sealed. Seal an event once and keep it:
-sealing again gives different bytes, hence a different event. The client does not trust the relay to report truthfully
-what other nodes wrote, so it verifies id and signature of received events, off the event loop if there are many.
+it follows the clock back only if the clock was set back by a large step, because a relay refuses events from its
+future. For the same reason it does not follow a clock that was set forward since a relay accepted it. Content for one
+reader is sealed in a NaCl box, for several with age; tags are never sealed. Seal an event once and keep it: sealing
+again gives different bytes, hence a different event. The client does not trust the relay to report truthfully what
+other nodes wrote, so it verifies id and signature of received events, off the event loop if there are many.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Inbox:
         return fresh
 
     async def probe(self) -> None:
-        """Write to the store, or raise why it cannot be written."""
+        """Write to the store; raises an error if it cannot be written."""
         await self.store.probe()
 
     async def find(self, key: str, agent: str = DEFAULT_INBOX) -> InboxItem:

@@ -88,7 +88,7 @@ CLIENT: tuple[ErrorSpec, ...] = (
     transient(
         "clock_differs",
         503,
-        "this clock differs by {seconds} s from the clock of the relay at {relay}, which therefore admits nothing",
+        "this clock differs by {seconds} s from the clock of the relay at {relay}, which therefore refuses the login",
         "Set the clock of this machine, for example with `timedatectl set-ntp true`. Nothing is lost meanwhile.",
     ),
     fatal(

@@ -107,8 +107,12 @@ _STARTING: tuple[ErrorSpec, ...] = (
 )
 
 _LOCAL: tuple[ErrorSpec, ...] = (
-    transient("daemon_busy", 429, "the daemon is already handling {limit} requests, its limit", "Retry in a moment."),
-    transient("too_many_streams", 429, "{limit} event streams are open, the limit", "Close one of them first."),
+    transient(
+        "daemon_busy", 429, "the daemon is already handling {limit} requests, which is its limit", "Retry in a moment."
+    ),
+    transient(
+        "too_many_streams", 429, "{limit} event streams are open, which is the limit", "Close one of them first."
+    ),
     transient(
         "request_rate_exceeded",
         429,
@@ -230,7 +234,7 @@ _AGENTS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "agent_full",
         409,
-        "the agent {name!r} has {limit} unread messages, the limit",
+        "the agent {name!r} has {limit} unread messages, which is the limit",
         "Wait until it has read some, or write to the host itself.",
     ),
     ErrorSpec(
@@ -248,7 +252,7 @@ _AGENTS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "agents_full",
         409,
-        "this host has {limit} agents, the limit",
+        "this host has {limit} agents, which is the limit",
         "Retire one that is no longer used with `posthouse agent retire NAME`.",
     ),
     ErrorSpec(

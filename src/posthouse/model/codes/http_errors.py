@@ -65,13 +65,13 @@ _REQUESTS: tuple[ErrorSpec, ...] = (
     transient(
         "connections_exhausted",
         503,
-        "{limit} connections are open, the limit",
+        "{limit} connections are open, which is the limit",
         "Close idle connections, or retry later.",
     ),
     transient(
         "requests_exhausted",
         503,
-        "the relay is already handling {limit} requests, its limit",
+        "the relay is already handling {limit} requests, which is its limit",
         "Retry in a moment.",
     ),
     transient("relay_stopping", 503, "the relay is stopping", "Reconnect in a moment."),
@@ -138,7 +138,7 @@ _FRAMES: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "subscriptions_exhausted",
         429,
-        "this connection has {limit} subscriptions, the limit",
+        "this connection has {limit} subscriptions, which is the limit",
         "Close some, or combine several filters in one subscription.",
     ),
     transient(
@@ -150,7 +150,7 @@ _FRAMES: tuple[ErrorSpec, ...] = (
     transient(
         "reads_exhausted",
         429,
-        "{limit} COUNT and LOCK list commands of this connection wait for their answers, the limit",
+        "{limit} COUNT and LOCK list commands of this connection wait for their answers, which is the limit",
         "Read the answers, then send the next ones.",
     ),
     transient(

@@ -59,7 +59,7 @@ PIPELINE: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "source_newer",
         409,
-        "{url} was written by a newer posthouse: {component} is at {found}, this one reads up to {known}",
+        "{url} was written by a newer posthouse: {component} has version {found}, this one reads up to {known}",
         "Update posthouse where the pipeline runs.",
         exit=Exit.BROKEN,
     ),

@@ -194,13 +194,13 @@ _LOCKS: tuple[ErrorSpec, ...] = (
     transient(
         "lock_watch_limit",
         429,
-        "this connection already watches {limit} locks, the limit",
+        "this connection already watches {limit} locks, which is the limit",
         "End a watch, or open another connection.",
     ),
     transient(
         "wait_queue_full",
         429,
-        "{limit} clients are already waiting, the limit",
+        "{limit} clients are already waiting, which is the limit",
         "Retry later, or wait for fewer locks at a time.",
     ),
     transient(
@@ -336,7 +336,7 @@ _MESHES: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "mesh_limit",
         409,
-        "{count} meshes exist, the limit",
+        "{count} meshes exist, which is the limit",
         "Use an existing mesh; topics divide a mesh as finely as needed.",
     ),
     ErrorSpec(
@@ -375,7 +375,7 @@ _MESHES: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "quota_reached",
         409,
-        "this key has created {count} {what}, the limit of one key",
+        "this key has created {count} {what}, which is the limit for one key",
         "Use an existing one, or ask an admin of the relay to create it.",
     ),
     ErrorSpec(
@@ -436,7 +436,7 @@ _MESHES: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "mesh_row_limit",
         409,
-        "the mesh {mesh!r} has {count} {what}, the limit",
+        "the mesh {mesh!r} has {count} {what}, which is the limit",
         "Remove some that are not needed.",
     ),
     ErrorSpec(

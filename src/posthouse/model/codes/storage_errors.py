@@ -8,7 +8,7 @@ STORAGE: tuple[ErrorSpec, ...] = (
     transient(
         "store_busy",
         503,
-        "{items} items ({bytes} bytes) are waiting for the store, its limit",
+        "{items} items ({bytes} bytes) are waiting for the store, which is its limit",
         "Retry in a moment; writes arrive faster than the disk stores them.",
     ),
     transient(

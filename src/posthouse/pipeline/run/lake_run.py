@@ -142,7 +142,7 @@ class _LockHolder(threading.Thread):
         self.wait_held(_LEASE_S)
 
     def wait_held(self, timeout_s: float | None) -> None:
-        """Return when the lock is certainly held, or raise why it is not."""
+        """Return when the lock is certainly held, or raise an error that says why it is not."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._is_held(), timeout_s)
             if self._is_held():

@@ -423,7 +423,7 @@ class Meshes:
         return error("right_missing", node=node, mesh=mesh, right=right.value)
 
     def require(self, node: str, mesh: str, right: Right) -> Mesh:
-        """Return the mesh, or raise why the node lacks a right in it."""
+        """Return the mesh, or raise an error if the node lacks a right in it."""
         refusal = self.authorization_error(node, mesh, right)
         if refusal is not None:
             raise refusal

@@ -103,7 +103,7 @@ class ClusterLocks:
             self._start(self._submit_later(node, request, on_answer, is_gone))
 
     def watch(self, node: str, request: Inspect, on_state: Callable[[LockStatus | PosthouseError], None]) -> LockWatch:
-        """Show a lock to a node now and after each change of its holders; raises why it may not."""
+        """Show a lock to a node now and after each change of its holders; raises an error if it may not see it."""
         refusal = right_error(self._meshes, node, request.mesh, Right.READ)
         if refusal is not None:
             raise refusal

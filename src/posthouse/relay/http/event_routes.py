@@ -45,7 +45,7 @@ class Results(msgspec.Struct):
 
 
 class FilterQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which stored events."""
+    """Selects stored events."""
 
     ids: Annotated[str, schemas.IDS] | None = None
     authors: Annotated[str, schemas.AUTHORS] | None = None
@@ -56,7 +56,7 @@ class FilterQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EventQuery(FilterQuery, forbid_unknown_fields=True):
-    """Which stored events, in which order, after which cursor."""
+    """Selects stored events, their order, and the cursor to start after."""
 
     limit: Annotated[int, schemas.LIMIT] | None = None
     order: Literal["asc", "desc"] = "asc"

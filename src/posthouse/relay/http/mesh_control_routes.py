@@ -35,7 +35,7 @@ class StateRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def show_limits(call: RelayCall) -> HttpResponse:
-    """Show the limits that hold, the mesh's own, and those that admins of the relay allow."""
+    """Show the limits in force, the mesh's own, and those that admins of the relay allow."""
     return json_response(_limit_sets(call.context.engine.mesh_control.find(call.node, call.params["mesh"])))
 
 

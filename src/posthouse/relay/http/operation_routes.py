@@ -115,7 +115,7 @@ async def show_info(call: RelayCall) -> HttpResponse:
 
 
 def wire_limits(call: RelayCall) -> dict[str, int]:
-    """Return the limits that clients must keep."""
+    """Return the limits that clients must observe."""
     edge, deliveries = call.context.limits, call.context.engine.settings.deliveries
     return {
         "event_bytes": limits.EVENT_MAX_CANONICAL_BYTES,

@@ -60,7 +60,7 @@ async def send_request(call: RelayCall) -> HttpResponse:
 
 
 def _read(event: Event, node: str, now_ns: int) -> tuple[Message, RequestMark]:
-    """Return the message of a request and its mark, or raise why it is not a request of this caller."""
+    """Return the message of a request and its mark, or raise an error if it is not a request of this caller."""
     if event.pubkey != node:
         raise error("request_malformed", reason="its author is not the caller, which gets the answers")
     message = read_message(event)

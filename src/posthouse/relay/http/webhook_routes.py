@@ -214,7 +214,7 @@ async def add_hook(call: RelayCall) -> HttpResponse:
 
 
 async def receive_hook(call: RelayCall) -> HttpResponse:
-    """Turn the request of a program outside into a message."""
+    """Turn a request from an outside program into a message."""
     hooks, strangers = call.context.engine.incoming_hooks, call.context.engine.strangers
     strangers.check(call.address)
     try:

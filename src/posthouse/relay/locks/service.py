@@ -247,7 +247,7 @@ class Locks:
         )
 
     def watch(self, node: str, request: Inspect, on_state: Callable[[LockStatus | PosthouseError], None]) -> LockWatch:
-        """Show a lock to a node now and after each change of its holders; raises why it may not."""
+        """Show a lock to a node now and after each change of its holders; raises an error if it may not see it."""
         refusal = self._refusal(node, request)
         self._observer.count("posthouse_relay_lock_operations_total", "watch", refusal.code if refusal else "done")
         if refusal is not None:

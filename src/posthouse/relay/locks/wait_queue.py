@@ -118,7 +118,7 @@ class WaitQueue:
 
 
 def _count(counts: dict[K, int], key: K, change: int) -> None:
-    """Change a count; one that becomes 0 leaves. A Counter costs several times as much."""
+    """Change a count, and remove it when it becomes 0. A Counter costs several times as much."""
     count = counts.get(key, 0) + change
     if count:
         counts[key] = count
@@ -291,8 +291,8 @@ class ServingOrder:
     """The waiters that overlap some scopes, in order of arrival, without those that certainly stay blocked.
 
     The caller reports with `block` every claim that still waits or is held, and with `hold` every new grant. A name
-    under exclusive claims of two holders is closed to later waiters, under those of one to all but the same holder's.
-    Waiters of a session that was granted something are always visited: they may have to be refused.
+    with exclusive claims of two holders is closed to all later waiters; with those of one holder, to all but that
+    holder's. Waiters of a session that was granted something are always visited: they may have to be refused.
     """
 
     def __init__(self, queues: Sequence[WaitQueue], scopes: Sequence[Scope], gate: threading.Lock) -> None:

@@ -248,7 +248,7 @@ def _refuse_reserved(mesh: str) -> None:
 
 
 def check_member(found: Mesh, row: MemberRow) -> None:
-    """Raise the reason if a member cannot have this name or role."""
+    """Raise an error if a member cannot have this name or role."""
     if row.node in found.retired:
         raise error("successor_in_use", successor=row.node, reason="it was retired")
     present = found.members.get(row.node)

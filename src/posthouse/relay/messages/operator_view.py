@@ -33,7 +33,7 @@ class QueueOperations:
         self._meshes = meshes
 
     async def reject(self, node: str, message_id: str, reason: str) -> None:
-        """Park an open delivery of a reader, or raise why it cannot be parked."""
+        """Park an open delivery of a reader, or raise an error if it cannot be parked."""
         found = await self._reads.message(message_id, node)
         if found is None or not found["deliveries"]:
             raise error("delivery_unknown", id=message_id)

@@ -39,7 +39,7 @@ _OWN = frozenset({"schema_versions", "audience_versions", "moved_to", "sqlite_se
 _OF_RELAYS = ("relays", "leader", "store_owner", "spent_challenges")
 #: tables whose rows the server keeps in parts -> the view that has the whole rows, and the other parts
 _IN_PARTS = {"mesh_usage": ("current_usage", ("usage_changes",))}
-#: counters that only the file has: nothing is counted yet, housekeeping will
+#: counters that only the file has: they start at zero, and housekeeping brings them up to date
 _ONLY_IN_FILE = {"journal_state": ("body_bytes", "counted_through")}
 _ROWS_PER_FETCH = 2_000
 _encode = msgspec.msgpack.Encoder().encode

@@ -2,7 +2,7 @@
 
 Frames are handled in order, and the next one is read only while few submissions are unanswered. A refusal names the
 message it refuses. Envelopes of types that it does not know are routed like any other if they have a recipient.
-The relay answers the agent's close frame only after the envelopes that a short-lived tool still gets.
+Before the relay answers the agent's close frame, it sends the envelopes that a short-lived tool still has to get.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Connection(WebSocketConnection):
         self._end_login_deadline()
 
     def _admit(self, node: str) -> PosthouseError | None:
-        """Lift the limits for strangers if the node is a member of a mesh: anyone can make keys that are not."""
+        """Lift the limits for strangers if the node is a member of a mesh: a key alone proves nothing."""
         if self._is_admitted or not self.context.engine.meshes.has_member(node):
             return None
         refusal = self.accept_member(node)

@@ -179,7 +179,7 @@ class IncomingHooks:
         return AddedHook(row, token, github_secret)
 
     async def _check(self, new: NewHook) -> None:
-        """Raise why a hook cannot be added."""
+        """Raise an error if a hook cannot be added."""
         mesh = self._meshes.find(new.mesh)
         if new.destination.startswith(TOPIC_MARK):
             topic = validate_topic(new.destination.removeprefix(TOPIC_MARK))

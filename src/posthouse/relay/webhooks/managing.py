@@ -103,7 +103,7 @@ class Webhooks:
         return AddedWebhook(added, _verification_key(added))
 
     async def _check(self, new: NewWebhook) -> None:
-        """Raise why a webhook cannot be added."""
+        """Raise an error if a webhook cannot be added."""
         webhook.validate_webhook_url(new.url, new.preset)
         for each in new.filters or ():
             if filter_from_json(each).mesh not in (None, new.mesh):

@@ -250,7 +250,7 @@ class WebSocketConnection(ABC):
         return self._socket.accept_member(node)
 
     def accept_guest(self) -> PosthouseError | None:
-        """Lift the limits for strangers, or return why the relay has no room for another key that anyone can make."""
+        """Lift the limits for strangers, or return why the relay has no room for another guest."""
         return self._socket.accept_guest()
 
     def hold_back(self, is_held_back: bool) -> None:
