@@ -176,13 +176,42 @@ async def test_a_pause_that_begins_while_mail_is_claimed_holds_it_back(
     assert not (await announcer.claim_wake("claude")).waiting
 
 
+async def test_a_pause_that_begins_and_ends_while_mail_is_claimed_releases_one_message_at_a_time(
+    host: Host, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announcer = host.daemon.waker._announcer
+    claim = announcer._claim
+
+    async def pause_and_resume_then_claim(agent: str, *given: Any, **options: Any) -> Any:
+        monkeypatch.setattr(announcer, "_claim", claim)
+        await host.post("/v1/agents/pause", names=[agent], until=at(clock, 3600))
+        await host.post("/v1/agents/resume", names=[agent])
+        return await claim(agent, *given, **options)
+
+    await put(host, 1, 2)
+    monkeypatch.setattr(announcer, "_claim", pause_and_resume_then_claim)
+    assert not (await announcer.claim_wake("claude")).waiting
+    [waiting] = (await announcer.claim_wake("claude")).waiting
+    assert waiting.messages == 1
+
+
+async def test_a_pause_that_ends_after_an_empty_look_is_not_finished_by_it(host: Host, clock: FakeClock) -> None:
+    pauses = host.daemon.context.pauses
+    before = pauses.latest("claude")
+    await pauses.pause(["claude"], clock.wall_ns() + SECOND_NS, "", "person")
+    await pauses.resume(["claude"])
+    await pauses.finish("claude", before)
+    assert pauses.is_releasing("claude")
+
+
 async def test_a_pause_that_begins_while_an_earlier_one_is_finished_stays(host: Host, clock: FakeClock) -> None:
     pauses = host.daemon.context.pauses
     await pauses.pause(["claude"], clock.wall_ns() + SECOND_NS, "", "person")
     clock.advance(1)
     assert pauses.is_releasing("claude")
     later_ns = clock.wall_ns() + 3600 * SECOND_NS
-    await asyncio.gather(pauses.pause(["claude"], later_ns, "", "person"), pauses.finish("claude"))
+    ended = pauses.latest("claude")
+    await asyncio.gather(pauses.pause(["claude"], later_ns, "", "person"), pauses.finish("claude", ended))
     for _ in range(2):
         pause = pauses.find("claude")
         assert pause is not None and pause.until_ns == later_ns

@@ -72,6 +72,14 @@ class Pauses:
         pause = self._pauses.get(agent)
         return pause if pause is not None and self._clock.wall_ns() < pause.until_ns else None
 
+    def latest(self, agent: str) -> Pause | None:
+        """Return the latest pause of an agent, which may have ended."""
+        return self._pauses.get(agent)
+
+    def is_latest(self, agent: str, pause: Pause | None) -> bool:
+        """Return True if no pause of an agent has begun or ended since `latest` returned this one."""
+        return self._pauses.get(agent) == pause
+
     def is_releasing(self, agent: str) -> bool:
         """Return True while mail from a pause that has ended is released one message at a time."""
         pause = self._pauses.get(agent)
@@ -106,13 +114,12 @@ class Pauses:
         if pause is not None:
             await self._put([pause._replace(release_at_ns=self._clock.wall_ns() + self._gap_ns(GAP_S))])
 
-    async def finish(self, agent: str) -> None:
-        """Note that no mail from an ended pause is left; a pause that begins meanwhile stays."""
-        ended = self._pauses.get(agent)
-        if ended is None or not self.is_releasing(agent):
+    async def finish(self, agent: str, ended: Pause | None) -> None:
+        """Note that no mail from an ended pause is left; a pause that has begun or ended since then stays."""
+        if ended is None or not self.is_latest(agent, ended) or not self.is_releasing(agent):
             return
         await self._store.writer.run(lambda tx: tx.db.execute(SQL.delete_pause, (agent, ended.until_ns)).fetchall())
-        if self._pauses.get(agent) == ended:
+        if self.is_latest(agent, ended):
             del self._pauses[agent]
 
     async def _put(self, pauses: Sequence[Pause], record: str | None = None) -> None:

@@ -9,6 +9,7 @@ the header Posthouse-Exit. `posthouse hook` is the only client, and it is silent
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Annotated, Literal
 
 import msgspec
@@ -152,9 +153,10 @@ class ParkedBody(msgspec.Struct, forbid_unknown_fields=True):
 async def list_event_hooks(call: LocalCall) -> HttpResponse:
     """Return the hooks of the user, and the events whose commands keep failing."""
     hooks = call.context.user_hooks
-    parked = [event.to_api() for event in await hooks.parked.list()]
-    items = [{"name": hook.name, "event": hook.event, "parked": hooks.parked.count(hook.name)} for hook in hooks.hooks]
-    return json_response({"items": items, "parked": parked})
+    parked = await hooks.parked.list()
+    counts = Counter(event.hook for event in parked)  # not the kept counts, which may be of an earlier or later commit
+    items = [{"name": hook.name, "event": hook.event, "parked": counts[hook.name]} for hook in hooks.hooks]
+    return json_response({"items": items, "parked": [event.to_api() for event in parked]})
 
 
 async def change_parked(call: LocalCall) -> HttpResponse:

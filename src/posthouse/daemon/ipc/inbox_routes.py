@@ -291,15 +291,18 @@ async def _wait_for_items(
 async def _wakeful_items(call: LocalCall, wanted: _Wanted) -> list[InboxItem]:
     """Return the messages that may wake the agent: none while it is paused, then one at a time of those that waited."""
     pauses, agent = call.context.pauses, call.agent
+    pause = pauses.latest(agent)
     if pauses.held_s(agent):
         return []
     items = await _matching_items(wanted)
     if not items and not any(each.has_conditions for each in wanted.values()):
-        await pauses.finish(agent)
+        await pauses.finish(agent, pause)
     if not any(item.wakes for item in items):
         waking = {node: each._replace(is_waking=True, limit=1) for node, each in wanted.items()}
         if not items or not await _matching_items(waking):  # it may be on a later page
             return []
+    if not pauses.is_latest(agent, pause):
+        return []  # a pause began or ended while the inbox was read: its callbacks cause the next look
     if not pauses.is_releasing(agent):
         return items
     await pauses.note_release(agent)

@@ -10,6 +10,7 @@ mark of `wait`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from secrets import token_hex
 from typing import Any, NamedTuple
 
@@ -62,8 +63,10 @@ class Announcer:
         """Return the unread messages that may wake an agent now; no other caller gets them.
 
         Reports of failures and mail that cannot be opened wake no agent by themselves. Of the mail that waited during a
-        pause, one message is announced at a time.
+        pause, one message is announced at a time. If a pause begins or ends meanwhile, none is returned: the change
+        causes the next call.
         """
+        pause = self._pauses.latest(agent)
         if self._pauses.held_s(agent):
             return NO_CLAIM
         await self._release_abandoned(agent)
@@ -71,12 +74,13 @@ class Announcer:
             if await inbox.store.pool.run(lambda db: _has_rows(db, SQL.wakeful, agent)):
                 break
         else:
-            await self._pauses.finish(agent)
+            await self._pauses.finish(agent, pause)
             return NO_CLAIM
         if not self._pauses.is_releasing(agent):
-            return await self._claim(agent, SQL.unannounced, is_wake=True)
+            return await self._claim(agent, SQL.unannounced, may_wake=partial(self._pauses.is_latest, agent, pause))
         await self._pauses.note_release(agent)
-        return await self._claim(agent, SQL.next_wakeful, SQL.announce_next, is_wake=True, is_single=True)
+        may_wake = partial(self._pauses.is_latest, agent, self._pauses.latest(agent))
+        return await self._claim(agent, SQL.next_wakeful, SQL.announce_next, may_wake=may_wake, is_single=True)
 
     async def claim_all(self, agent: str) -> Claim:
         """Return all unread messages; those that no hook has announced go to no other caller."""
@@ -116,7 +120,7 @@ class Announcer:
         statement: str,
         announce: str = SQL.announce,
         *,
-        is_wake: bool = False,
+        may_wake: Callable[[], bool] = lambda: True,
         is_single: bool = False,
     ) -> Claim:
         waiting: list[Waiting] = []
@@ -127,8 +131,8 @@ class Announcer:
             for inbox in self._inboxes():
                 if not await inbox.store.pool.run(lambda db: _has_rows(db, statement, agent)):
                     continue  # a hook runs after every tool call: without mail it writes nothing
-                if is_wake and self._pauses.find(agent) is not None:
-                    break  # the pause began while the inbox was read
+                if not may_wake():
+                    break  # a pause began or ended while the inbox was read
                 rows = await inbox.store.writer.run(lambda tx: _claim(tx, statement, announce, agent, claim))
                 waiting += [self._waiting(*row) for row in rows]
                 claimed.append(inbox)
