@@ -383,7 +383,7 @@ class RelayEngine(Reads):
 
     @property
     def state(self) -> str:
-        """`open`, `full` (read-only until there is room), `damaged`, `failed` or `closed`."""
+        """`open`, `full` or `locked` (read-only until a commit succeeds), `damaged`, `failed` or `closed`."""
         return self.store.state
 
     @property

@@ -1,7 +1,7 @@
 """The Merkle tree over a range of rows, and the canonical lines that its leaves hash; every bronze commit has a root.
 
 A line is the RFC 8785 (canonical JSON) form of a row, with columns in the order of their names; columns whose names
-end in _ns are strings. For journal rows it equals posthouse.journal.record.canonical_line byte for byte. Block n of a
+end in _ns are strings. For journal rows it equals posthouse.journal.digest.canonical_line byte for byte. Block n of a
 range (after, to] holds the seqs (after + 4096 n, after + 4096 (n + 1)]. A leaf of version 2 is the BLAKE3 hash of the
 BLAKE3 digests of a block's lines in seq order, so the digest of a row is enough after its content was erased; a leaf of
 version 1 is the BLAKE3 hash of the lines themselves. posthouse.model.merkle_tree computes the root from the leaves. If

@@ -352,7 +352,7 @@ class RelayStore(LockStore, CopyReads, Protocol):
 
     @property
     def state(self) -> str:
-        """`open`, `full` (read-only until there is room), `failed` or `closed`."""
+        """`open`, `full` or `locked` (read-only until a commit succeeds), `damaged`, `failed` or `closed`."""
         ...
 
     @property

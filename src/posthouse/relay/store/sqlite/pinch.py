@@ -1,4 +1,4 @@
-"""Pinch envelopes on SQLite: inside a transaction (PinchUnit) and outside the writer (SessionReads).
+"""Pinch envelopes on SQLite: inside a transaction (PinchUnit) and outside the writer (PinchReads).
 
 Pages and confirmations come as frames that are ready for the wire.
 """
@@ -93,7 +93,7 @@ def _ints(values: Sequence[int]) -> Any:
 
 
 class SqlitePinchReads:
-    """Implements posthouse.relay.store.delivery_protocol.SessionReads for Pinch addresses."""
+    """Implements posthouse.relay.store.delivery_protocol.PinchReads for Pinch addresses."""
 
     def __init__(self, pool: ReadPool) -> None:
         self._pool = pool
