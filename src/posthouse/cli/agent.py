@@ -139,7 +139,7 @@ def pause(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Hold the mail of agents until a time: nothing wakes them, and senders see that they are paused.
+    """Hold the mail of agents until a given time: nothing wakes them, and senders see that they are paused.
 
     When the pause ends, the mail that waited arrives one message at a time.
 
@@ -184,7 +184,7 @@ def set_(
     /,
     *,
     on_mail: Annotated[
-        str, Parameter(help="Command that the daemon runs when mail arrives for the agent; empty: none.")
+        str, Parameter(help="Command that the daemon runs when mail arrives for the agent; an empty text removes it.")
     ],
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,

@@ -276,7 +276,7 @@ def revoke(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Refuse a key everywhere at once, and mark the events it signed since a time; for admins of the relay.
+    """Refuse a key everywhere at once, and mark the events it signed since a given time; for admins of the relay.
 
     For example:
 

@@ -55,7 +55,7 @@ Session = Annotated[
 ]
 Also = Annotated[
     tuple[str, ...],
-    Parameter(show_default=False, negative=(), help="Another lock to acquire in the same grant. Repeatable, up to 63."),
+    Parameter(show_default=False, negative=(), help="Another lock of the same grant. Repeatable, up to 63."),
 ]
 Tree = Annotated[bool, Parameter(negative=(), show_default=False, help="Also lock all names below RESOURCE/.")]
 Shared = Annotated[bool, Parameter(negative=(), show_default=False, help="Share the lock with others that share it.")]

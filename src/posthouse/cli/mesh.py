@@ -127,7 +127,7 @@ def members(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the members of a mesh as `posthouse peers` does; admins can add, change and remove members first.
+    """List the members of a mesh as `posthouse peers` does; with an option, admins first change them.
 
     The relay knows the members. Their presence and agents come from the daemon of this host, if it is in the mesh.
 
@@ -178,7 +178,7 @@ def access(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the access rows of a mesh; admins can set or remove a row first.
+    """List the access rows of a mesh; with an option, first set or remove a row (admins only).
 
     A row narrows what a role allows, never widens it. The row of a node replaces the row of all nodes (`*`).
 
@@ -215,7 +215,7 @@ def topics(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the topics of a mesh; create or remove a topic first with the options.
+    """List the topics of a mesh; with an option, first create or remove one.
 
     For example:
 
@@ -243,7 +243,7 @@ def subscriptions(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the topic patterns that this node subscribes to; add or remove a pattern first with the options.
+    """List the topic patterns that this node subscribes to; with an option, first add or remove one.
 
     For example:
 
@@ -271,7 +271,7 @@ def blocks(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the nodes that this node blocks; block or unblock a member first with the options.
+    """List the nodes that this node blocks; with an option, first block or unblock a member.
 
     Blocked nodes are not notified.
 

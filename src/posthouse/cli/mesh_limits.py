@@ -72,7 +72,7 @@ def limits(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Show the limits of a mesh; change some of them first with the options.
+    """Show the limits of a mesh; with options, first change some of them.
 
     Ages count from the creation time of an event. Current versions, and messages that still wait in a queue, stay
     whatever their age.

@@ -43,7 +43,7 @@ def rotations(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List new keys of members that wait for approval; approve or refuse one first with the options; admins only.
+    """List new keys of members that wait for approval; with an option, first approve or refuse one; for admins.
 
     A key waits after a rotation, a recovery or a replacement. Ask the member on another channel whether the key is
     theirs before you approve it.

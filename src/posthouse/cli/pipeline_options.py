@@ -75,7 +75,7 @@ class PipelineOptions:
     ] = None
     spark_conf: Annotated[
         tuple[str, ...],
-        Parameter(negative=(), show_default=False, help="A setting of Spark: spark.executor.memory=4g. Repeatable."),
+        Parameter(negative=(), show_default=False, help="Spark setting, such as spark.executor.memory=4g. Repeatable."),
     ] = ()
     executor_python: Annotated[
         str | None,

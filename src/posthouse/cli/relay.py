@@ -60,8 +60,8 @@ def up(
 
     To listen on addresses other than loopback it needs TLS, or a proxy that terminates TLS, and an administrator. In
     the background it logs to relay.log in its directory; `relay down` stops it. SIGHUP makes it read settings and
-    certificate again; on a terminal, SIGHUP means that the terminal was closed, and ends it. `--new` is refused if
-    there is a store, so that it does no harm in a unit file.
+    certificate again; on a terminal, SIGHUP ends the relay, because it means that the terminal was closed. `--new`
+    is refused if there is a store, so that it does no harm in a unit file.
 
     For example:
 

@@ -36,7 +36,7 @@ def delete(
     ] = None,
     author: Annotated[str | None, Parameter(help="Node id of the author.")] = None,
     mesh: Annotated[str | None, Parameter(help="Mesh of the events.")] = None,
-    older_than: Annotated[str | None, Parameter(help="Minimum age by their creation time: 90d, 12h.")] = None,
+    older_than: Annotated[str | None, Parameter(help="Minimum age, counted from the creation time: 90d, 12h.")] = None,
     reason: Annotated[str, Parameter(show_default=False, help="Reason, shown to readers of the events.")] = "",
     dry_run: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Count the events and delete none.")

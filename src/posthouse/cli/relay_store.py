@@ -131,7 +131,7 @@ def backup(
 ) -> None:
     """Write a consistent copy of a relay's store, whether or not the relay runs.
 
-    The copy is a SQLite file, also for a store in PostgreSQL; large databases are better copied by pg_basebackup.
+    The copy is a SQLite file, even if the store is in PostgreSQL; large databases are better copied by pg_basebackup.
     The relay's key is included only with `--with-key`: anyone who has it can pose as the relay.
 
     For example:
@@ -214,7 +214,7 @@ def restore(
     """Replace the store of a relay with a backup; refused while the relay runs.
 
     The store gets a new epoch, so that clients with cursors past the backup get an error instead of missing events.
-    If relay.db was put back by other means (a file copy, a snapshot of the disk), `--in-place` does the same to it.
+    If relay.db was put back by other means (a file copy, a snapshot of the disk), `--in-place` begins the new epoch.
 
     For example:
 

@@ -167,7 +167,8 @@ def send(
 ) -> None:
     """Send a message; returns when the daemon, or without a daemon the relay, has it on disk.
 
-    A direct message is sealed for its recipient. With --id a retry is safe: the same id and message is delivered once.
+    A direct message is sealed for its recipient. With --id a retry is safe: the same message with the same id is
+    delivered once.
 
     For example:
 

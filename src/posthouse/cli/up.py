@@ -50,9 +50,9 @@ def up(
 ) -> None:
     """Run a relay and a daemon on this machine, in the background, and name this host; safe to repeat.
 
-    A host that uses the relay of another machine, because it joined a mesh there or is configured so, gets a daemon
+    A host that uses the relay of another machine, because it joined a mesh there or its settings say so, gets a daemon
     only. With a --listen that other machines can reach, the relay uses TLS; it makes a certificate if none is
-    configured. `posthouse invite` prints the line for another host, `posthouse down` stops what runs.
+    configured. `posthouse invite` prints the line for another host, `posthouse down` stops what is running.
 
     For example:
 

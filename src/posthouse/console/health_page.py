@@ -53,7 +53,7 @@ _LATENCIES = (
 )
 _SIZES = (
     ("posthouse_relay_store_bytes", "store"),
-    ("posthouse_relay_disk_free_bytes", "free on its disk"),
+    ("posthouse_relay_disk_free_bytes", "free on the disk"),
     ("posthouse_relay_wal_bytes", "write-ahead log"),
     ("posthouse_relay_outbound_bytes", "unsent bytes"),
 )
@@ -207,7 +207,7 @@ def _shares(usage: MeshUsage) -> list[Share]:
     limits = usage.limits
     return [
         Share("events", usage.events, limits.max_events),
-        Share("their size", usage.bytes, limits.max_bytes, is_size=True),
+        Share("size of events", usage.bytes, limits.max_bytes, is_size=True),
         Share("members", usage.members, limits.max_members),
         Share("topics", usage.topics, limits.max_topics),
     ]
@@ -219,9 +219,9 @@ def _rules(limits: MeshLimits, series: Series) -> Iterator[str]:
         kinds = f"{each.first_kind}" if each.first_kind == each.last_kind else f"{each.first_kind} to {each.last_kind}"
         yield f"Events of kind {kinds} are kept for {seconds(each.max_age_s)}."
     if limits.max_age and series.value("posthouse_relay_clock_steady") == 0:
-        yield "No event is deleted for its age until the clock of the relay has been steady for an hour."
+        yield "No event is deleted because of its age until the clock of the relay has been steady for an hour."
     if limits.versions is not None:
-        yield f"Of each coordinate, {limits.versions} version{'s are' if limits.versions > 1 else ' is'} kept."
+        yield f"Versions kept of each coordinate: {limits.versions}."
     if limits.is_bounded:
         drops = limits.on_full is OnFull.DROP_OLDEST
         yield "A full mesh drops its oldest events." if drops else "A full mesh refuses new events."
