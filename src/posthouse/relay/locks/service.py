@@ -24,7 +24,7 @@ from posthouse.model.limits import LOCK_BURST, LOCK_RATE_PER_S, SECOND_NS, WAIT_
 from posthouse.model.lock_api import LockList, LockStatus, LockSummary
 from posthouse.model.lock_scope import Asked
 from posthouse.model.rate import Rate
-from posthouse.relay.accept.mesh_registry import Meshes, Right
+from posthouse.relay.accept.mesh_registry import Meshes, Right, Rights
 from posthouse.relay.accept.rates import RateBuckets
 from posthouse.relay.locks.decide import Decider, Decision
 from posthouse.relay.locks.wait_queue import WaitQueues
@@ -223,9 +223,9 @@ class Locks:
 
     def submit(self, node: str, request: LockRequest, on_answer: OnLockAnswer, is_gone: Callable[[], bool]) -> None:
         """Submit one operation as `ask` does; `on_answer` gets the answer, at once if it is refused here."""
-        name = _NAMES[type(request)]
-        refusal = self._refusal(node, request)
-        if not self._meshes.rights(node, request.mesh):  # it may release its locks, but learns nothing else
+        name, rights = _NAMES[type(request)], self._meshes.rights(node, request.mesh)
+        refusal = self._refusal(node, request, rights)
+        if not rights:  # it may release its locks, but learns nothing else
             shown = error("not_member", node=node, mesh=request.mesh)
             if refusal is not None and refusal.code == "key_not_approved":  # a former holder knows the mesh
                 shown = refusal
@@ -248,7 +248,7 @@ class Locks:
 
     def watch(self, node: str, request: Inspect, on_state: Callable[[LockStatus | PosthouseError], None]) -> LockWatch:
         """Show a lock to a node now and after each change of its holders; raises an error if it may not see it."""
-        refusal = self._refusal(node, request)
+        refusal = self._refusal(node, request, self._meshes.rights(node, request.mesh))
         self._observer.count("posthouse_relay_lock_operations_total", "watch", refusal.code if refusal else "done")
         if refusal is not None:
             raise refusal
@@ -320,11 +320,10 @@ class Locks:
         else:
             on_answer(lock_answer(outcome, request.resource), None)
 
-    def _refusal(self, node: str, request: LockRequest) -> PosthouseError | None:
+    def _refusal(self, node: str, request: LockRequest, rights: Rights) -> PosthouseError | None:
         right = _RIGHTS.get(type(request))
-        missing = None if right is None else right_error(self._meshes, node, request.mesh, right)
-        if missing is not None:
-            return missing
+        if right is not None and right not in rights:
+            return right_error(self._meshes, node, request.mesh, right)
         wait_ns = self._buckets.take(node, self._clock.boot_ns())
         if not wait_ns:
             return None

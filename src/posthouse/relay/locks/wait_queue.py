@@ -33,6 +33,7 @@ class Waiter:
 
     __slots__ = (
         "_on_answer",
+        "claims",
         "holder",
         "is_answered",
         "is_gone",
@@ -58,6 +59,8 @@ class Waiter:
         self.holder: Holder = (owner, request.session)
         self.request = request
         self.lease_request: LeaseRequest = request.lease_request(owner)
+        #: the names and modes that this waiter asks for
+        self.claims: tuple[Asked, ...] = self.lease_request.claims
         self.since_boot_ns = since_boot_ns
         #: returns True once the caller has disconnected; also called on the writer's thread
         self.is_gone = is_gone
@@ -69,11 +72,6 @@ class Waiter:
         #: ends the wait
         self.timeout: asyncio.TimerHandle | None = None
         self._on_answer = on_answer
-
-    @property
-    def claims(self) -> tuple[Asked, ...]:
-        """The names and modes that this waiter asks for."""
-        return self.lease_request.claims
 
     @property
     def may_be_served(self) -> bool:

@@ -214,16 +214,15 @@ class Connection(WebSocketConnection):
             if command.verb == "EVENT" and len(command.arguments) == 1:
                 events.append(command.arguments[0])
                 continue
-            self.submit(events)
-            events = []
+            if events:
+                self.submit(events)
+                events = []
             self._run_command(command)
         if events:
             self.submit(events)
 
     def submit(self, events: Sequence[bytes]) -> None:
-        """Submit events to the accept path, after those submitted before."""
-        if not events:
-            return
+        """Submit events, at least one, to the accept path, after those submitted before."""
         self._counted["EVENT",] += len(events)
         try:
             self._submitter.submit(events)
