@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import io
 import time
 from collections.abc import Callable
 from typing import cast
 
 import structlog
-from aiohttp import BytesIOPayload
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import Payload
 from aiohttp.web_response import Response
 
 log = structlog.get_logger(__name__)
 LARGE_BYTES = 256 * 1024  # a response above this is written in parts, as its client reads
+_PART_BYTES = LARGE_BYTES
 _MARK_S = 0.05  # writes this close together count as one: bounds the marks of a reader that is far behind
 
 
@@ -163,19 +163,27 @@ def _hidden_below(transport: asyncio.Transport) -> object | None:
     return next((each for each in transports if each is not transport), None)
 
 
-class _HeldBody(BytesIOPayload):
+class _HeldBody(Payload):
     """The body of a large response: counted as held, and written in parts as the client takes them."""
 
     def __init__(self, body: bytes, outlet: Outlet) -> None:
-        super().__init__(io.BytesIO(body))
+        super().__init__(body)
+        self._size = len(body)
         self._outlet = outlet
 
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return str(self._value, encoding, errors)
+
     async def write(self, writer: AbstractStreamWriter) -> None:
-        self._outlet.hold(self.size)
+        body = memoryview(self._value)  # its parts are no copies
+        self._outlet.hold(len(body))
         try:
-            await super().write(writer)
+            for start in range(0, len(body), _PART_BYTES):
+                if start:
+                    await asyncio.sleep(0)  # let the loop serve others
+                await writer.write(body[start : start + _PART_BYTES])
         finally:
-            self._outlet.hold(-self.size)
+            self._outlet.hold(-len(body))
 
 
 class OutboundAccount:

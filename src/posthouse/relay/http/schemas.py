@@ -67,8 +67,9 @@ class Done(msgspec.Struct):
 
 def stored_event(event: StoredEvent) -> bytes:
     """Return a stored event as JSON: its signed fields, its seq, and the mark of one that is suspect."""
-    mark = b',"suspect":true' if event.is_suspect else b""
-    return b'%b,"seq":%d%b}' % (event.raw[:-1], event.seq, mark)
+    if event.is_suspect:
+        return b'%b,"seq":%d,"suspect":true}' % (event.raw[:-1], event.seq)
+    return b'%b,"seq":%d}' % (event.raw[:-1], event.seq)
 
 
 def events_answer(events: Sequence[StoredEvent], cursor: str | None) -> HttpResponse:

@@ -186,7 +186,9 @@ def _read_window(
         if has_more:  # nothing beyond its last row is complete
             read_through = rows[-1].seq if read_through is None else _earlier(window, read_through, rows[-1].seq)
         lists.append(plan.keep(rows))
-    merged = lists[0] if len(lists) == 1 else _merge(lists, window.is_descending)
+    if len(lists) == 1:
+        return lists[0], read_through
+    merged = _merge(lists, window.is_descending)
     if read_through is not None:
         merged = [row for row in merged if _is_within(window, row.seq, read_through)]
     return merged, read_through

@@ -29,6 +29,7 @@ _OF_IDS = f"{EVENTS_SQL.content_rows} {EVENTS_SQL.from_ids}"
 _KNOWN_IDS = f"{EVENTS_SQL.known_ids} {EVENTS_SQL.from_ids}"
 _FROM_IDS_WITHIN = f"{EVENTS_SQL.from_ids} {EVENTS_SQL.within}"
 _ESTIMATE_MOST = 2_000  # entries counted to compare drivers: enough to distinguish few from many
+_ROWS_AT_ONCE = 32  # between two looks at their size: few enough that the largest events do no harm
 _KEY_AT = len(NODE_SCHEME) + 1
 _decode_event = msgspec.json.Decoder(Event).decode
 _encode = msgspec.json.Encoder().encode
@@ -90,9 +91,9 @@ class Plan:
             found: Iterator[tuple[int, bytes]] = db.execute(text, self.bindings | bounds)
             if not part.is_indexed:  # few rows: they are compared here and not page by page
                 found = islice((row for row in found if _matches(part.residue, row[1])), wanted)
-            for seq, raw in found:
-                rows.append(StoredEvent(seq, raw))
-                size += len(raw)
+            while some := [StoredEvent(seq, raw) for seq, raw in islice(found, _ROWS_AT_ONCE)]:
+                rows += some
+                size += sum([len(row.raw) for row in some])
                 if size > max_bytes:
                     return rows, True
         return rows, len(rows) == limit
