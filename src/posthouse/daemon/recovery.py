@@ -32,7 +32,7 @@ _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.IOError, apsw.SQLError)
 #: column name -> value
 _Row = dict[str, Any]
 #: columns that an outbox of an older version does not have
-_LATER_COLUMNS: _Row = {"from_agent": DEFAULT_INBOX, "to_agent": DEFAULT_INBOX, "own_post": "none"}
+_LATER_COLUMNS: _Row = {"from_agent": DEFAULT_INBOX, "to_agent": DEFAULT_INBOX, "own_post": "none", "left_pending": 1}
 _NULLED = ("confirmed_at_ns", "read_at_ns", "rejected_at_ns", "reject_reason", "reply_to_id", "not_queued")
 _LATER_COLUMNS |= dict.fromkeys(_NULLED)
 

@@ -16,7 +16,7 @@ SELECT coalesce(broker_message_id, event_id), reply_to_id, enqueued_at_ns, from_
 FROM outbox
 WHERE status <> 'aborted'
   AND position IN (
-      SELECT position FROM outbox WHERE status <> 'pending' AND event_id IN (SELECT value FROM json_each(:ids))
+      SELECT position FROM outbox WHERE left_pending = 1 AND event_id IN (SELECT value FROM json_each(:ids))
       UNION ALL SELECT position FROM outbox INDEXED BY outbox_pending
                 WHERE status = 'pending' AND event_id IN (SELECT value FROM json_each(:ids))
       UNION ALL SELECT position FROM outbox WHERE reply_to_id IN (SELECT value FROM json_each(:ids))

@@ -1,5 +1,7 @@
--- The indexes by id, event and status have only the rows that are not pending: a statement that shall use one of them
--- says `status <> 'pending'`, even beside `status = 'done'`, because SQLite does not conclude it.
+-- Three indexes have only some rows, and SQLite uses them only for a statement that says so in the same words: the one
+-- by status those with `status <> 'pending'`, even beside `status = 'done'`; those by id and event the rows with
+-- `left_pending = 1`. A statement with which a row may leave the state 'pending' for the first time sets `left_pending`;
+-- the others do not, because setting it again writes the index entries again.
 
 -- :name by_client_id
 SELECT status, request_fingerprint, broker_message_id, history_id, last_error, id, event_id
@@ -47,7 +49,8 @@ SELECT position, id, client_message_id, event, enqueued_at_ns, attempts, last_er
 FROM outbox WHERE destination = ? AND status = 'pending' ORDER BY position LIMIT ?
 
 -- :name mark_inflight
-UPDATE outbox SET status = 'inflight', attempts = attempts + 1, next_attempt_at_ns = NULL WHERE position = ?
+UPDATE outbox SET status = 'inflight', attempts = attempts + 1, next_attempt_at_ns = NULL, left_pending = 1
+WHERE position = ?
 
 -- :name mark_done
 UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL,
@@ -57,7 +60,8 @@ WHERE position = ? AND status = 'inflight'
 
 -- :name mark_accepted
 UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL,
-       own_post = CASE WHEN destination GLOB '#*' THEN 'waiting' ELSE 'none' END, next_attempt_at_ns = NULL
+       own_post = CASE WHEN destination GLOB '#*' THEN 'waiting' ELSE 'none' END, next_attempt_at_ns = NULL,
+       left_pending = 1
 WHERE position = ?
 
 -- :name own_posts
@@ -72,18 +76,23 @@ UPDATE OR IGNORE outbox SET from_agent = ? WHERE from_agent = ?
 UPDATE outbox SET own_post = 'given' WHERE position = ?
 
 -- :name position_of_id
-SELECT position FROM outbox WHERE id = :id AND status <> 'pending'
+SELECT position FROM outbox WHERE id = :id AND left_pending = 1
 UNION ALL SELECT position FROM outbox INDEXED BY outbox_pending WHERE id = :id AND status = 'pending'
 
 -- :name position_of_message
--- a pending row last: only what waits to be sent again can have an outcome
-SELECT position FROM outbox WHERE event_id = :message_id AND status <> 'pending'
+SELECT position FROM outbox WHERE event_id = :message_id AND left_pending = 1
 UNION ALL SELECT position FROM outbox WHERE broker_message_id = :message_id AND broker_message_id <> event_id
 UNION ALL SELECT position FROM outbox INDEXED BY outbox_pending WHERE event_id = :message_id AND status = 'pending'
 LIMIT 1
 
+-- :name position_of_sent
+-- only a message that was sent can have an outcome, so the rows that never were are not searched
+SELECT position FROM outbox WHERE event_id = :message_id AND left_pending = 1
+UNION ALL SELECT position FROM outbox WHERE broker_message_id = :message_id AND broker_message_id <> event_id
+LIMIT 1
+
 -- :name positions_of_short_id
-SELECT position FROM outbox WHERE event_id BETWEEN :first AND :last AND status <> 'pending'
+SELECT position FROM outbox WHERE event_id BETWEEN :first AND :last AND left_pending = 1
 UNION SELECT position FROM outbox
       WHERE broker_message_id BETWEEN :first AND :last AND broker_message_id <> event_id
 UNION SELECT position FROM outbox INDEXED BY outbox_pending
@@ -116,7 +125,7 @@ UPDATE outbox SET status = 'pending', next_attempt_at_ns = ?, last_error = ?
 WHERE position = ? AND status = 'inflight'
 
 -- :name mark_dead
-UPDATE outbox SET status = 'dead', next_attempt_at_ns = NULL, last_error = ? WHERE position = ?
+UPDATE outbox SET status = 'dead', next_attempt_at_ns = NULL, last_error = ?, left_pending = 1 WHERE position = ?
 
 -- :name reopen_inflight
 UPDATE outbox SET status = 'pending', next_attempt_at_ns = NULL WHERE status = 'inflight' AND status <> 'pending'
@@ -126,7 +135,8 @@ SELECT position, id, client_message_id FROM outbox INDEXED BY outbox_pending
 WHERE status = 'pending' AND enqueued_at_ns < ? ORDER BY position LIMIT ?
 
 -- :name mark_aborted
-UPDATE outbox SET status = 'aborted', aborted_at_ns = ?, aborted_by = ?, superseded_by = ?, next_attempt_at_ns = NULL
+UPDATE outbox SET status = 'aborted', aborted_at_ns = ?, aborted_by = ?, superseded_by = ?, next_attempt_at_ns = NULL,
+       left_pending = 1
 WHERE position = ?
 
 -- :name relay_epoch
@@ -176,9 +186,9 @@ INSERT OR IGNORE INTO outbox (position, id, client_message_id, request_fingerpri
                               enqueued_at_ns, attempts, status, next_attempt_at_ns, last_error, delivered_at_ns,
                               broker_message_id, history_id, aborted_at_ns, aborted_by, superseded_by, payload_bytes,
                               from_agent, to_agent, own_post, confirmed_at_ns, read_at_ns, rejected_at_ns,
-                              reject_reason, reply_to_id, not_queued)
+                              reject_reason, reply_to_id, not_queued, left_pending)
 VALUES (:position, :id, :client_message_id, :request_fingerprint, :event_id, :event, :destination, :enqueued_at_ns,
         :attempts, :status, :next_attempt_at_ns, :last_error, :delivered_at_ns, :broker_message_id, :history_id,
         :aborted_at_ns, :aborted_by, :superseded_by, :payload_bytes, :from_agent, :to_agent, :own_post,
         :confirmed_at_ns, :read_at_ns, :rejected_at_ns, :reject_reason, :reply_to_id,
-        :not_queued)
+        :not_queued, :left_pending)

@@ -58,7 +58,7 @@ def note_outcomes(tx: JournalTransaction, outcomes: Sequence[Outcome], mesh: str
     """Store the outcomes of messages; only the first receipt of a message counts."""
     statements = {"confirmed": SQL.note_confirmed, "read": SQL.note_read, "rejected": SQL.note_rejected}
     for outcome in outcomes:
-        position: Any = tx.db.execute(SQL.position_of_message, {"message_id": outcome.message_id}).get
+        position: Any = tx.db.execute(SQL.position_of_sent, {"message_id": outcome.message_id}).get
         tx.db.execute(statements[outcome.state], outcome._asdict() | {"position": position})
         if position is None or not tx.db.changes():
             continue
