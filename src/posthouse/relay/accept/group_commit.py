@@ -187,13 +187,13 @@ class GroupCommitter:
                 except Exception:  # a defect in one handler must not keep the others from their results
                     log.exception("commit_callback_failed")
         committed_ns, finished_ns = self._commits.committed_ns, self._clock.boot_ns()
-        self.observer.observe("posthouse_relay_commit_seconds", (committed_ns - started_ns) / SECOND_NS)
-        if is_urgent and failure is None:  # its events are written to all subscribers now
-            self.observer.observe("posthouse_relay_event_lag_seconds", (finished_ns - committed_ns) / SECOND_NS)
         self.flush()
         if self._is_deferred_due:
             self._flush_due()
         self._note_idle()
+        self.observer.observe("posthouse_relay_commit_seconds", (committed_ns - started_ns) / SECOND_NS)
+        if is_urgent and failure is None:  # its events are written to all subscribers
+            self.observer.observe("posthouse_relay_event_lag_seconds", (finished_ns - committed_ns) / SECOND_NS)
 
     def _fail(self, parts: list[_Part], is_urgent: bool, failure: BaseException) -> None:
         retried = _to_retry(parts, failure)
