@@ -188,6 +188,12 @@ class OutboxFloor:
             self._commit(row_id)
         return number / (time.perf_counter() - started)
 
+    def commit(self) -> str:
+        """Commit one row and return its id."""
+        row_id = self._minter.mint()
+        self._commit(row_id)
+        return row_id
+
     def _commit(self, row_id: str) -> None:
         execute, now_ns = self._db.execute, self._clock.wall_ns()
         body = f'{{"client_message_id":"{row_id}"}}'

@@ -20,6 +20,7 @@ import uvloop
 
 from bench.comparison import Requirement, describe_machine
 from bench.floors import OutboxFloor, outbox_floor
+from bench.http_floor import http_floor
 from bench.processes import RelayProcess, RunningDaemon, running_daemon
 from bench.scales import BODY_CHARS, DESTINATIONS, IN_FLIGHT, SEND_SETTINGS, SendScale
 from posthouse.client.daemon import AsyncDaemonClient, DaemonClient
@@ -244,8 +245,8 @@ async def _measure(
     on_progress("sends, 64 in flight")
     report["accept"] = await _accept(one, destinations, scale)
     on_progress("sends, one at a time")
-    with outbox_floor(folder / "floor") as floor:
-        report["single"] = await _single(one, destinations, scale, floor)
+    with outbox_floor(folder / "floor") as floor, http_floor(folder / "http") as http_socket:
+        report["single"] = await _single(one, destinations, scale, floor, http_socket)
     on_progress(f"{scale.backlog} rows waiting for the relay")
     report["drain"] = await measure_drain(relay, one, destinations, scale)
     return report
@@ -259,22 +260,28 @@ async def _accept(daemon: RunningDaemon, destinations: list[str], scale: SendSca
 
 
 async def _single(
-    daemon: RunningDaemon, destinations: list[str], scale: SendScale, floor: OutboxFloor
+    daemon: RunningDaemon, destinations: list[str], scale: SendScale, floor: OutboxFloor, http_socket: Path
 ) -> dict[str, Any]:
-    """Alternate sends and bare commits; the result is the median of the ratios."""
-    senders = await open_senders(daemon.socket, 1)
-    ours, bare = [], []
+    """Alternate sends, bare commits, and bare commits behind HTTP; the results are the medians of the ratios."""
+    senders, floor_senders = await open_senders(daemon.socket, 1), await open_senders(http_socket, 1)
+    ours, bare, behind_http = [], [], []
     for number in range(scale.rounds + 1):
         if number % 2:
             bare.append(await asyncio.to_thread(floor.rate, scale.singles))
         ours.append(await senders.rate(make_requests(destinations, scale.singles)))
+        behind_http.append(await floor_senders.rate(make_requests(destinations, scale.singles)))
         if not number % 2:
             bare.append(await asyncio.to_thread(floor.rate, scale.singles))
     senders.close()
+    floor_senders.close()
     ratios = [sent / committed for sent, committed in zip(ours[1:], bare[1:], strict=True)]
+    http_ratios = [sent / committed for sent, committed in zip(behind_http[1:], bare[1:], strict=True)]
     return {
         "ratio": round(statistics.median(ratios), 3),
+        "http_ratio": round(statistics.median(http_ratios), 3),
         "per_s": round(statistics.median(ours[1:])),
+        "http_per_s": round(statistics.median(behind_http[1:])),
         "bare_per_s": round(statistics.median(bare[1:])),
         "ratios": [round(each, 3) for each in ratios],
+        "http_ratios": [round(each, 3) for each in http_ratios],
     }
