@@ -7,6 +7,7 @@ rounds' ratios.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,8 @@ def _measure_large(
     runner: asyncio.Runner, folder: Path, scale: RelayScale, on_progress: Callable[[str], None]
 ) -> dict[str, Any]:
     on_progress(f"a store of {scale.stored:,} events")
-    large = runner.run(large_store(scale.stored))
+    # a copy: this run publishes into it, and the next one must query the same store
+    large = shutil.copytree(runner.run(large_store(scale.stored)), folder / "large")
     with running_relay(large) as full, running_relay(folder / "empty") as empty:
         on_progress("stored queries")
         queried = runner.run(relay_queries.measure_queries(full, scale))
