@@ -19,6 +19,7 @@ _ROW_PX = 22
 _LABEL_PX = 470
 _UNIT_PX = 70  # one time the reference
 _LONGEST = 6.0  # longer bars are cut, with their number beside them
+_MOST_TIMES = 1_000  # shown for a figure that may be zero or less, such as growth
 _STYLE = "text{font:12px sans-serif;fill:#57606a}.bar{fill:#2f81f7}.below{fill:#d1242f}.line{stroke:#8b949e}"
 
 
@@ -49,7 +50,7 @@ def _figures(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _times_required(figure: dict[str, Any]) -> float:
     value, bound = float(figure["value"]), float(figure["bound"])
-    return value / bound if figure["sense"] == "at least" else bound / max(value, 1e-9)
+    return value / bound if figure["sense"] == "at least" else bound / max(value, bound / _MOST_TIMES)
 
 
 def draw(

@@ -17,6 +17,11 @@ def test_bar_is_longer_the_better_the_figure_is_whether_more_or_less_is_required
     assert bars_of([REPORT]) == [Bar("relay: fan-out/s", 4.0), Bar("relay: query p50 ms", 2.0)]
 
 
+def test_figure_below_zero_is_shown_as_a_large_multiple() -> None:
+    shrunk = {"name": "memory growth", "value": -1.3, "sense": "at most", "bound": 8}
+    assert bars_of([{"bench": "bus", "required": [shrunk]}]) == [Bar("bus: memory growth", 1_000.0)]
+
+
 def test_store_report_has_bars_too() -> None:
     report = {"bench": "store", "results": {"in_flight_64": {"ratio": 0.9, "required": 0.45}}}
     assert bars_of([report]) == [Bar("store: in flight 64", 2.0)]
