@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def own_threads() -> set[str]:
 
 
 async def test_close_releases_locks_databases_threads_and_descriptors(house: House) -> None:
+    gc.collect()  # else descriptors that an earlier test left may be closed meanwhile
     before, threads = special_files(), own_threads()
     bus = await house.bus()
     got, tapped = Recorder(), Recorder()
@@ -118,6 +120,7 @@ async def test_failed_open_leaves_nothing_open(house: House, bus: Bus) -> None:
 
 
 async def test_many_buses_in_one_process_open_and_close(house: House) -> None:
+    gc.collect()
     before = special_files()
     for _ in range(8):
         buses = [await house.bus() for _ in range(3)]

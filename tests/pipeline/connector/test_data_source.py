@@ -77,7 +77,10 @@ def test_workers_read_without_apsw(spark: SparkSession, store: GrowingStore) -> 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("UPDATE schema_versions SET version = 99 WHERE component = 'journal'", "newer posthouse: journal is at 99"),
+        (
+            "UPDATE schema_versions SET version = 99 WHERE component = 'journal'",
+            "newer posthouse: journal has version 99",
+        ),
         ("PRAGMA application_id = 1", "not a posthouse store"),
     ],
 )
