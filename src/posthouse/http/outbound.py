@@ -23,8 +23,7 @@ from aiohttp.payload import Payload
 from aiohttp.web_response import Response
 
 log = structlog.get_logger(__name__)
-LARGE_BYTES = 256 * 1024  # a response above this is written in parts, as its client reads
-_PART_BYTES = LARGE_BYTES
+LARGE_BYTES = 256 * 1024  # a response above this is written in parts of this size, as its client reads
 _MARK_S = 0.05  # writes this close together count as one: bounds the marks of a reader that is far behind
 
 
@@ -178,10 +177,10 @@ class _HeldBody(Payload):
         body = memoryview(self._value)  # its parts are no copies
         self._outlet.hold(len(body))
         try:
-            for start in range(0, len(body), _PART_BYTES):
+            for start in range(0, len(body), LARGE_BYTES):
                 if start:
                     await asyncio.sleep(0)  # let the loop serve others
-                await writer.write(body[start : start + _PART_BYTES])
+                await writer.write(body[start : start + LARGE_BYTES])
         finally:
             self._outlet.hold(-len(body))
 
