@@ -59,7 +59,7 @@ def covers(scope: Scope, resource: str) -> bool:
 
 def overlaps(one: Scope, other: Scope) -> bool:
     """Return True if two scopes have a name in common."""
-    return one.resource == other.resource or covers(one, other.resource) or covers(other, one.resource)
+    return covers(one, other.resource) or covers(other, one.resource)
 
 
 def is_same_holder(one: Claim, other: Claim) -> bool:

@@ -50,7 +50,7 @@ class RateBuckets:
 
     def take(self, key: str, now_ns: int, tokens: int = 1) -> int:
         """Take tokens and return 0, or return the nanoseconds until there are enough."""
-        bucket, rate = self.by_key.get(key), self._share.of(self.whole_rate)
+        bucket, rate = self.by_key.get(key), self.rate
         if bucket is None:
             if len(self.by_key) >= self._max_keys:
                 self._drop_full(now_ns)
